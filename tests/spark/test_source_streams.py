@@ -94,7 +94,7 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, data: str, tmp_p
     # The same name, but another log: the checkpoint says nothing about it.
     with_topics.delete(NAME)
     with_topics.create(NAME).append(key="k", value=b"new")
-    with pytest.raises(PySparkException, match="deleted and made again since the checkpoint"):
+    with pytest.raises(PySparkException, match="deleted and recreated since the checkpoint"):
         drain(spark, path_of(data), checkpoint)
     with_topics.close()
 
@@ -171,7 +171,7 @@ def test_a_stream_says_what_was_dropped_before_it_had_read_it(
     topic.log.drop_head(topic.last_position)
     with pytest.raises(
         PySparkException,
-        match=f"{NAME} has dropped 2:1 and all before it, the stream was to go on at 2:1",
+        match=f"{NAME} has dropped 2:1 and all before it, the stream must resume at 2:1",
     ):
         drain(spark, path_of(data), checkpoint)
     assert drain(spark, path_of(data), f"{tmp_path}/new") == [b"7"]
@@ -257,11 +257,11 @@ def test_what_cannot_be_written_changes_nothing(
     topics.create(NAME)
     with pytest.raises(PySparkException, match="a test"):  # It has the directory open.
         append(frame_of(spark), path_of(data), staging=str(tmp_path))
-    with pytest.raises(PySparkException, match="only appended to"):
+    with pytest.raises(PySparkException, match="can only be appended to"):
         frame_of(spark).write.format("lithify").mode("overwrite").save(path_of(data))
-    with pytest.raises(PySparkException, match="takes no column 'id bigint'"):
+    with pytest.raises(PySparkException, match="accepts no column 'id bigint'"):
         append(spark.range(3), path_of(data))
-    with pytest.raises(PySparkException, match="which the option 'staging' names, is not there"):
+    with pytest.raises(PySparkException, match="of option 'staging' does not exist"):
         append(frame_of(spark), path_of(data), staging=f"{tmp_path}/nowhere")
     assert messages(topics) == []
     assert list(tmp_path.glob("*.staged")) == []

@@ -1,3 +1,3 @@
-"""The data source of Spark: topics as DataFrames. Start in `source.py`."""
+"""The Spark data source: topics as DataFrames. Start in `source.py`."""
 
 __all__: list[str] = []

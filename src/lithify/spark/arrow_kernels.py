@@ -1,18 +1,18 @@
-"""Compiled loops that find where the fields of messages stand, to cut columns out. Pure.
+"""Compiled loops that locate the fields of messages, so that columns can be extracted. Pure.
 
-`arrow_rows.py` is the only caller. `walk_frames` goes from entry to entry and puts a row for each
-message: its numbers, and where its key, value, producer and metadata begin and end. It stops
+`arrow_rows.py` is the only caller. `walk_frames` processes entry by entry and writes one row per
+message: its numbers, and begin and end of its key, value, producer and metadata. It stops
 
 1. when the rows are full, at the entry that does not fit (`FULL`);
-2. at a payload that is compressed and has to be opened (`PACKED`): any batch, and a single message
-   whose value is wanted. The caller opens it and goes on with `walk_plain`;
-3. at an entry that is not as it says (`BROKEN`).
+2. at a compressed payload that must be decompressed (`PACKED`): any batch, and a single message if
+   values are requested. The caller decompresses it and continues with `walk_plain`;
+3. at a malformed entry (`BROKEN`).
 
-A server marker is no message and gets no row. A batch that is encrypted is one message, as it is to
-everybody without the key.
+A server marker is not a message and gets no row. An encrypted batch is one message, as it is for
+any reader without the key.
 
-Nothing is copied here but by `gather`, which puts the bytes of one column side by side. The rule
-that keeps reads inside the array is that of `topics/messages/protobuf_fields.py`.
+Only `gather` and `decode_keys` copy bytes: they concatenate the bytes of one column.
+`topics/messages/protobuf_fields.py` has the rules for memory safety.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ END, FULL, PACKED, BROKEN = range(4)
 """Why a loop stopped."""
 
 PAUSE = 4
-"""Numbers about a pause. `FULL`: the rows that are needed. `PACKED`: where the payload begins and
-ends, its codec, and its size when it is opened."""
+"""Length of the array of numbers about a stop. `FULL`: the rows needed. `PACKED`: begin and end of
+the payload, its codec and uncompressed size."""
 
 COLUMNS = 15
 POSITION, SLOT, PUBLISH, EVENT, SEQUENCE, EMPTY, BASE64 = range(7)
 KEY, VALUE, PRODUCER, HEAD = 7, 9, 11, 13
-"""Columns of rows. The last four are two each, where it begins and where it ends; a key that is not
-there begins at -1. `HEAD` is the message's own metadata, in which its properties stand."""
+"""Columns of a row. The last four are two columns each, begin and end; a missing key begins at -1.
+`HEAD` is the message's own metadata, which has its properties."""
 
 _FIELDS = 14
 (
@@ -99,7 +99,7 @@ _FIELDS = 14
     _MESSAGES,
     _PRODUCER,
     _PRODUCER_STOP,
-    _OUT,
+    _COMPACTED_OUT,
 ) = range(_FIELDS)
 
 _METADATA = metadata_table(
@@ -118,7 +118,7 @@ _METADATA = metadata_table(
 _SINGLE = single_table(
     partition_key=_KEY,
     payload_size=_SIZE,
-    compacted_out=_OUT,
+    compacted_out=_COMPACTED_OUT,
     event_time=_EVENT,
     partition_key_b64_encoded=_BASE64,
     sequence_id=_SEQUENCE,
@@ -131,16 +131,16 @@ _PAIR = table_of((1, BYTES, 0, _PAIR_KEY, SPAN), (2, BYTES, 0, _PAIR_VALUE, SPAN
 _HEADER_BYTES = 32
 _FLAG_SHRUNK = 0x0400
 _VALUES = True
-"""What is opened is wanted."""
+"""Values are requested, or the payload would not have been decompressed."""
 
-# An array that is handed to a function is copied field by field, which takes longer than the rest
-# where that is done for each message.
+# Numba copies each array argument field by field. In a function called for each message this takes
+# longer than the rest.
 _inlined = njit(nogil=True, inline="always")
 
 
 @_inlined
 def _put(flags, fields, at, stop, head, head_stop, rows, row):  # type: ignore[no-untyped-def]
-    """What is the same in an entry's metadata and in that of a message in a batch."""
+    """Write the columns that an entry's metadata and a batch message's have in common."""
     rows[EVENT, row] = fields[_EVENT, 0]
     rows[SEQUENCE, row] = fields[_SEQUENCE, 0]
     rows[BASE64, row] = fields[_BASE64, 0]
@@ -156,7 +156,7 @@ def _put(flags, fields, at, stop, head, head_stop, rows, row):  # type: ignore[n
 
 @njit(nogil=True)
 def _walk_batch(source, at, stop, slots, position, outer, rows, row):  # type: ignore[no-untyped-def]
-    """Put the rows of a batch's opened payload; how many, -1 if it is not as it says."""
+    """Write the rows of a batch's decompressed payload; their number, -1 if malformed."""
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     first = row
     for number in range(slots.size):
@@ -168,7 +168,7 @@ def _walk_batch(source, at, stop, slots, position, outer, rows, row):  # type: i
         size = np.int64(np.int32(fields[_SIZE, 0]))
         if flags < 0 or not flags & FIRST or size < 0 or size > stop - begin:
             return np.int64(-1)
-        if fields[_OUT, 0] == 0:
+        if fields[_COMPACTED_OUT, 0] == 0:
             _put(flags, fields, begin, begin + size, at + 4, begin, rows, row)
             rows[POSITION, row] = position
             rows[SLOT, row] = slots[number]
@@ -182,7 +182,7 @@ def _walk_batch(source, at, stop, slots, position, outer, rows, row):  # type: i
 
 @njit(nogil=True)
 def _walk_slots(data, at, metadata, payload, source, begin, end, fields, rows, row, pause):  # type: ignore[no-untyped-def]
-    """(rows put, why it stopped) of a batch whose opened payload is `source[begin:end]`."""
+    """Walk a batch with decompressed payload `source[begin:end]`; (rows written, stop reason)."""
     messages = np.int64(np.int32(fields[_MESSAGES, 0]))
     stamp = np.int64(_u64(data, at + 16))
     slots = np.empty(0, dtype=np.int64)
@@ -191,7 +191,7 @@ def _walk_slots(data, at, metadata, payload, source, begin, end, fields, rows, r
     elif 0 <= messages <= (end - begin) // MESSAGE_BYTES_MIN:
         slots = np.arange(messages)
     else:
-        # There is no room for so many, whatever the metadata says.
+        # The payload is too small for this number of messages.
         return np.int64(0), BROKEN
     if slots.size > rows.shape[1] - row:
         pause[0] = slots.size
@@ -202,10 +202,10 @@ def _walk_slots(data, at, metadata, payload, source, begin, end, fields, rows, r
 
 
 @njit(nogil=True)
-def _walk_entry(data, at, plain, opened, values, fields, rows, row, pause):  # type: ignore[no-untyped-def]
-    """(rows put, why it stopped) of the entry whose frame begins at `at`.
+def _walk_entry(data, at, plain, plain_bytes, values, fields, rows, row, pause):  # type: ignore[no-untyped-def]
+    """Walk the entry whose frame begins at `at`; (rows written, stop reason).
 
-    A payload that was compressed is `plain[:opened]`; it is not yet there if `opened` is negative.
+    `plain[:plain_bytes]` is a decompressed payload; `plain_bytes` is negative before that.
     """
     stop = at + _HEADER_BYTES + np.int64(_u32(data, at + 4))
     metadata, payload = find_metadata(data, at + _HEADER_BYTES, stop)
@@ -221,11 +221,11 @@ def _walk_entry(data, at, plain, opened, values, fields, rows, row, pause):  # t
     codec = fields[_CODEC, 0] if flags & ENCRYPTED == 0 else 0
     source, begin, end = data, payload, stop
     if 0 < codec <= CODEC_MAX and (batch or values):
-        if opened < 0:
+        if plain_bytes < 0:
             pause[0], pause[1], pause[2] = payload, stop, codec
             pause[3] = fields[_SIZE, 0] & 0xFFFFFFFF
             return np.int64(0), PACKED
-        source, begin, end = plain, np.int64(0), opened
+        source, begin, end = plain, np.int64(0), plain_bytes
     if batch:
         return _walk_slots(
             data, at, metadata, payload, source, begin, end, fields, rows, row, pause
@@ -241,9 +241,9 @@ def _walk_entry(data, at, plain, opened, values, fields, rows, row, pause):  # t
 
 @njit(nogil=True)
 def walk_frames(data, offsets, first, values, rows, pause):  # type: ignore[no-untyped-def]
-    """Put the rows of the frames at `offsets` from number `first` on.
+    """Write the rows of the frames at `offsets[first:]`.
 
-    Returns (number of the frame it stopped at, rows put, why it stopped).
+    Returns (number of the frame it stopped at, rows written, stop reason).
     """
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     row = np.int64(0)
@@ -262,14 +262,14 @@ def walk_frames(data, offsets, first, values, rows, pause):  # type: ignore[no-u
 
 @njit(nogil=True)
 def walk_plain(data, offset, plain, rows, pause):  # type: ignore[no-untyped-def]
-    """Put the rows of the entry at `offset`, whose payload is `plain` when opened: (rows, why)."""
+    """Write the rows of the entry at `offset` from its decompressed payload; (rows, reason)."""
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     return _walk_entry(data, offset, plain, plain.size, _VALUES, fields, rows, 0, pause)
 
 
 @njit(nogil=True)
 def gather(source, begins, stops, out):  # type: ignore[no-untyped-def]
-    """Copy the bytes from each `begin` up to its `stop`, side by side."""
+    """Concatenate the byte ranges in `out`."""
     at = np.int64(0)
     for number in range(begins.size):
         begin, size = begins[number], stops[number] - begins[number]
@@ -280,7 +280,7 @@ def gather(source, begins, stops, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def decode_keys(source, begins, stops, coded, out, offsets):  # type: ignore[no-untyped-def]
-    """Copy keys as `gather` does, those that are base64 decoded; `offsets` gets where each ends."""
+    """Concatenate keys, Base64 keys decoded; `offsets` receives the end of each."""
     at = np.int64(0)
     for number in range(begins.size):
         begin, stop = begins[number], stops[number]
@@ -296,7 +296,7 @@ def decode_keys(source, begins, stops, coded, out, offsets):  # type: ignore[no-
 
 @njit(nogil=True)
 def count_pairs(source, begins, stops, tag, counts):  # type: ignore[no-untyped-def]
-    """How many properties the metadata of each message has, in its field `tag`."""
+    """Count the properties of each message, which are the fields `tag` of its metadata."""
     none = np.empty((1, 1), dtype=np.int64)
     for number in range(begins.size):
         counts[number] = _pairs(source, begins[number], stops[number], tag, none, np.int64(-1))
@@ -304,7 +304,7 @@ def count_pairs(source, begins, stops, tag, counts):  # type: ignore[no-untyped-
 
 @njit(nogil=True)
 def span_pairs(source, begins, stops, tag, spans):  # type: ignore[no-untyped-def]
-    """Where name and value of each property stand: four columns, begin and end of both."""
+    """Locate the properties: four columns, begin and end of name and value."""
     at = np.int64(0)
     for number in range(begins.size):
         at += _pairs(source, begins[number], stops[number], tag, spans, at)
@@ -312,12 +312,12 @@ def span_pairs(source, begins, stops, tag, spans):  # type: ignore[no-untyped-de
 
 @njit(nogil=True)
 def _pairs(source, at, stop, tag, spans, first):  # type: ignore[no-untyped-def]
-    """How many there are; their spans are put from `first` on, unless that is negative."""
-    found = np.int64(0)
+    """Count the properties; write their spans from `first` on unless it is negative."""
+    count = np.int64(0)
     while at < stop:
         number, begin, at = _field(source, at, stop)
         if number == tag:
             if first >= 0:
-                walk(source, begin, at, _PAIR, spans, first + found)
-            found += 1
-    return found
+                walk(source, begin, at, _PAIR, spans, first + count)
+            count += 1
+    return count

@@ -1,24 +1,24 @@
-"""Messages as Arrow record batches, only those columns that are asked for.
+"""Messages as Arrow record batches, with the requested columns only.
 
 | column | type | |
 |---|---|---|
 | `topic`, `partition` | string, int | the topic or the partition; -1 if it is not partitioned |
-| `ledger`, `entry`, `batch_index` | long, long, int | the message id; -1 if it is in no batch |
-| `key`, `value` | binary | null if there is none; a tombstone has no value |
+| `ledger`, `entry`, `batch_index` | long, long, int | the message id; -1 outside a batch |
+| `key`, `value` | binary | null without a key; null for a tombstone |
 | `properties` | map of strings | |
-| `publish_time`, `event_time` | timestamp | the latter null if the producer gave none |
+| `publish_time`, `event_time` | timestamp | the latter null if the producer set none |
 | `producer`, `sequence_id` | string, long | |
 
-1. Compiled loops find where the fields of each message stand (`arrow_kernels.py`). A payload that
-   is compressed is opened if it is a batch, or if values are asked for.
-2. Rows of messages that are dead in an entry that is partly live are dropped.
-3. Of each column that is asked for the bytes are put side by side. Nothing else is copied.
-4. Small batches are joined to some of `BATCH_ROWS` rows or `BATCH_BYTES`.
+1. Compiled loops locate the fields of each message (`arrow_kernels.py`). A compressed payload is
+   decompressed if it is a batch, or if values are requested.
+2. Rows of dead messages in partly live entries are dropped.
+3. The bytes of each requested column are concatenated. Nothing else is copied.
+4. Small batches are merged to about `BATCH_ROWS` rows or `BATCH_BYTES`.
 
-What cannot be read raises `InvalidInput` with its position, as reading the topic does; it is not
-left out. Texts that are not UTF-8 have the replacement character where they are not.
+Unreadable data raises `InvalidInput` with its position, as in other reads of the topic; it is never
+skipped. Invalid UTF-8 in texts becomes replacement characters.
 
-Memory: a piece of the segment, an opened payload, and a record batch. For `scan.py`.
+Memory: a piece of the segment, a decompressed payload and a record batch. For `scan.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BLOCK_ROWS = 4096
 _MICROSECONDS_MAX = 2**63 - 1
 _PROPERTIES_OF_ENTRY = 4 << 3 | 2
 _PROPERTIES_OF_MESSAGE = 1 << 3 | 2
-"""Tags of the field in the metadata of an entry and of a message in a batch."""
+"""Tags of the properties in the metadata of an entry and of a message in a batch."""
 
 
 def id_columns(
@@ -62,9 +62,9 @@ def id_columns(
     slots: NDArray[np.int32],
     times_ms: Mapping[str, NDArray[np.int64]],
 ) -> pa.RecordBatch:
-    """A record batch of what is known of messages without their bytes.
+    """A record batch of the columns that need no message bytes.
 
-    `times_ms` are by the name of their column.
+    `times_ms` has the times by column name.
     """
     makers = _id_makers(topic, partition, positions, slots, times_ms)
     columns = [makers[field.name](field.type) for field in schema]
@@ -91,7 +91,7 @@ def _id_makers(
 
 
 class ArrowRows:
-    """Turns frames of one topic into record batches of one schema."""
+    """Converts frames of one topic into record batches of one schema."""
 
     def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
         self._schema = schema
@@ -102,19 +102,19 @@ class ArrowRows:
         self._pause = np.zeros(kernels.PAUSE, dtype=np.int64)
 
     def batches(self, pieces: Iterable[Frames]) -> Iterator[pa.RecordBatch]:
-        """All messages of the frames, in their order."""
-        held: list[pa.RecordBatch] = []
+        """All messages of the frames, in log order."""
+        pending: list[pa.RecordBatch] = []
         rows = size = 0
         for frames in pieces:
             for batch in self._of_frames(frames):
-                held.append(batch)
+                pending.append(batch)
                 rows += batch.num_rows
                 size += batch.nbytes
                 if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield _joined(held)
-                    held, rows, size = [], 0, 0
-        if held:
-            yield _joined(held)
+                    yield _merged(pending)
+                    pending, rows, size = [], 0, 0
+        if pending:
+            yield _merged(pending)
 
     def _of_frames(self, frames: Frames) -> Iterator[pa.RecordBatch]:
         number = 0
@@ -130,28 +130,28 @@ class ArrowRows:
             elif why == kernels.FULL:
                 self._make_room(int(self._pause[0]))
             elif why == kernels.BROKEN:
-                raise _broken(frames, number, "is not a message as it says")
+                raise _unreadable(frames, number, "is malformed")
 
     def _opened(self, frames: Frames, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of an entry whose payload is compressed."""
+        """The rows of an entry with a compressed payload."""
         begin, end, codec, size = self._pause.tolist()
         if size > PLAIN_BYTES_MAX:
-            raise _broken(frames, number, f"is said to have {size} bytes when opened")
-        opened = np.empty(size, np.uint8)
+            raise _unreadable(frames, number, f"claims {size} bytes when decompressed")
+        plain = np.empty(size, np.uint8)
         payload = frames.buffer.data[begin:end]
-        if size and not open_payload(codec, payload, opened.data):
-            raise _broken(frames, number, "is not compressed as it says")
+        if size and not open_payload(codec, payload, plain.data):
+            raise _unreadable(frames, number, "is not valid compressed data")
         why = kernels.FULL
         while why == kernels.FULL:
             count, why = kernels.walk_plain(
-                frames.buffer, frames.offsets[number], opened, self._rows, self._pause
+                frames.buffer, frames.offsets[number], plain, self._rows, self._pause
             )
             if why == kernels.FULL:
                 self._make_room(int(self._pause[0]))
         if why == kernels.BROKEN:
-            raise _broken(frames, number, "is not a batch as it says")
+            raise _unreadable(frames, number, "is a malformed batch")
         if count:
-            yield from self._cut(frames, int(count), opened)
+            yield from self._cut(frames, int(count), plain)
 
     def _make_room(self, wanted: int) -> None:
         if wanted > self._rows.shape[1]:
@@ -160,11 +160,11 @@ class ArrowRows:
     def _cut(
         self, frames: Frames, count: int, payload: NDArray[np.uint8]
     ) -> Iterator[pa.RecordBatch]:
-        """The columns of the first rows; values stand in `payload`, with keys if it is a batch."""
+        """The columns of the first rows; `payload` has the values, and the keys of a batch."""
         rows = self._rows[:, :count]
         if frames.parts is not None:
             slots = rows[kernels.SLOT].astype(np.int32)
-            # A single message is all of its entry and never dead in part.
+            # A single message is its whole entry, which is never partly live.
             dead = frames.parts.dead_slots(rows[kernels.POSITION], slots) & (slots >= 0)
             if dead.any():
                 rows = np.compress(~dead, rows, axis=1)
@@ -174,7 +174,7 @@ class ArrowRows:
 
 
 class _Block:
-    """Some rows, and the bytes that their spans are in."""
+    """Some rows, and the bytes that their spans refer to."""
 
     __slots__ = ("_data", "_payload", "_rows")
 
@@ -186,12 +186,12 @@ class _Block:
         self._payload = payload
 
     def batch(self, schema: pa.Schema, topic: str, partition: int) -> pa.RecordBatch:
-        """The columns of the module's table that are in the schema."""
+        """A record batch with the columns of the schema."""
         rows = self._rows
         times_ms = {"publish_time": rows[kernels.PUBLISH], "event_time": rows[kernels.EVENT]}
         positions, slots = rows[kernels.POSITION], rows[kernels.SLOT]
         makers = _id_makers(topic, partition, positions, slots, times_ms) | {
-            # Copied, because the rows are used again.
+            # Copied, because the next block reuses the rows.
             "sequence_id": lambda kind: _numbers(kind, rows[kernels.SEQUENCE].copy()),
             "producer": self._producers,
             "key": self._keys,
@@ -208,26 +208,26 @@ class _Block:
         begins, stops = self._rows[kernels.VALUE : kernels.VALUE + 2]
         return _spans(kind, self._payload, begins, stops, self._rows[kernels.EMPTY] != 0)
 
-    def _inner(self) -> NDArray[np.uint8]:
-        """Where keys and properties stand: with the value in a batch, else in the entry."""
+    def _key_bytes(self) -> NDArray[np.uint8]:
+        """The bytes with keys and properties: the payload of a batch, else the entry."""
         return self._payload if self._rows[kernels.SLOT, 0] >= 0 else self._data
 
     def _keys(self, kind: pa.DataType) -> pa.Array:
         begins, stops = self._rows[kernels.KEY : kernels.KEY + 2]
-        coded = self._rows[kernels.BASE64]
+        is_base64 = self._rows[kernels.BASE64]
         missing = begins < 0
-        if not coded.any():
-            return _spans(kind, self._inner(), begins, stops, missing)
+        if not is_base64.any():
+            return _spans(kind, self._key_bytes(), begins, stops, missing)
         out = np.empty(int((stops - begins).sum()), np.uint8)
         offsets = np.zeros(len(begins) + 1, np.int64)
-        kernels.decode_keys(self._inner(), begins, stops, coded, out, offsets)
+        kernels.decode_keys(self._key_bytes(), begins, stops, is_base64, out, offsets)
         return _bytes(kind, offsets, out, missing)
 
     def properties(self, kind: pa.DataType) -> pa.Array:
-        """A map each."""
+        """The properties of each row as a map."""
         batch = self._rows[kernels.SLOT] >= 0
         if batch.any() and not batch.all():
-            # A batch may stand between single messages, and the tags of their fields differ.
+            # Batches may be mixed with single messages, and their property tags differ.
             halves = [
                 _Block(np.compress(half, self._rows, axis=1), self._data, self._payload)
                 for half in (batch, ~batch)
@@ -236,7 +236,7 @@ class _Block:
             order = np.argsort(np.concatenate([np.flatnonzero(batch), np.flatnonzero(~batch)]))
             return both.take(_numbers(pa.int64(), order))
         tag = _PROPERTIES_OF_MESSAGE if batch.any() else _PROPERTIES_OF_ENTRY
-        source = self._inner()
+        source = self._key_bytes()
         begins, stops = self._rows[kernels.HEAD : kernels.HEAD + 2]
         counts = np.zeros(len(begins), np.int64)
         kernels.count_pairs(source, begins, stops, tag, counts)
@@ -254,7 +254,7 @@ def _numbers(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
 
 
 def _microseconds(times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A time is a uint64 of the protocol: what is larger than there is room for is the largest."""
+    """Convert uint64 milliseconds of the protocol to microseconds, with saturation."""
     limit = _MICROSECONDS_MAX // 1000
     return np.where((times_ms < 0) | (times_ms > limit), limit, times_ms) * 1000
 
@@ -307,19 +307,19 @@ def _texts(
     begins: NDArray[np.int64],
     stops: NDArray[np.int64],
 ) -> pa.Array:
-    found = _spans(kind, source, begins, stops, np.zeros(len(begins), np.bool_))
+    array = _spans(kind, source, begins, stops, np.zeros(len(begins), np.bool_))
     try:
-        found.validate(full=True)
+        array.validate(full=True)
     except pa.ArrowInvalid:
-        texts = [data.decode(errors="replace") for data in found.cast(pa.binary()).to_pylist()]
+        texts = [data.decode(errors="replace") for data in array.cast(pa.binary()).to_pylist()]
         return pa.array(texts, kind)
-    return found
+    return array
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _merged(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _broken(frames: Frames, number: int, what: str) -> InvalidInput:
+def _unreadable(frames: Frames, number: int, what: str) -> InvalidInput:
     ledger, entry = unpack(int(frames.positions[number]))
     return InvalidInput(f"entry {ledger}:{entry} {what}")

@@ -1,17 +1,17 @@
-"""Where the topic is that a user of Spark names, and how its partitions are found.
+"""Resolves the path or address of a topic in a Spark query to its partitions.
 
     DATA/topics/TENANT/NAMESPACE/TOPIC                the topic's directory in a data directory, or
     DATA/topics/TENANT/NAMESPACE/TOPIC-partition-3    one partition of it
     …/DIRECTORY                                       any directory with the log of a topic in it
     http://NODE:8080/persistent/TENANT/NAMESPACE/TOPIC
                                                       the same by name; /topics or /admin/v2 may
-                                                      stand before /persistent
+                                                      precede /persistent
 
-A node is asked for its data directory, which must be on this machine: files are read where they
-are, not sent. That it is the same directory is known by its lock, which has the node's own text.
+A node is asked for its data directory, which must be on this machine: files are read directly, not
+transferred. The node's own text in the directory's lock proves that it is the same directory.
 
-A partitioned topic has all its partitions. Which there are is read from the definitions; one that
-was never used has no files and nothing in it.
+The partitions of a topic come from the definitions. A partition that was never used has no files
+and no messages.
 
 For the Spark source, on the driver.
 """
@@ -45,7 +45,7 @@ _RUNTIME = "/admin/v2/brokers/configuration/runtime"
 
 
 class NodeRefused(LithifyError):
-    """A node does not answer, or not as it should; `status` is that of its answer."""
+    """A request to a node failed; `status` is the HTTP status of its response, 0 without one."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -60,37 +60,37 @@ class Partition:
     number: int
     """-1 if the topic is not partitioned."""
     directory: str
-    """Of the log."""
+    """The directory of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """A topic, as it was named."""
+    """The location of a topic, as the query names it."""
 
     data: str
-    """The data directory; empty for a directory that is in none, or not asked for yet."""
+    """The data directory; empty outside a data directory, or before `resolved`."""
     name: TopicName | None
     directory: str = ""
-    """Of a topic that is in no data directory."""
+    """The directory of a topic outside a data directory."""
     node: str = ""
-    """The address of its node, if it was named by that."""
+    """The address of its node, if the query names the topic by it."""
     token: str = ""
 
     def resolved(self, fs: FileSystem) -> TopicPlace:
-        """The same with its data directory known."""
+        """Return the place with its data directory; asks the node for it if needed."""
         if not self.node or self.data:
             return self
-        said = ask_node(f"{self.node}{_RUNTIME}", self.token)
-        data, owner = str(said.get("dataDirectory", "")), str(said.get("owner", ""))
+        runtime = ask_node(f"{self.node}{_RUNTIME}", self.token)
+        data, owner = str(runtime.get("dataDirectory", "")), str(runtime.get("owner", ""))
         lock = f"{data}/{LOCK}"
         if not data or not fs.exists(lock) or lock_owner(fs, lock) != owner:
             raise InvalidInput(
-                f"the node at {self.node} has its data in {data!r}, which is not on this machine"
+                f"the data directory {data!r} of the node at {self.node} is not on this machine"
             )
         return TopicPlace(data, self.name, node=self.node, token=self.token)
 
     def partitions(self, fs: FileSystem) -> list[Partition]:
-        """The logs of the topic that have files."""
+        """The partitions of the topic whose log has files."""
         if self.name is None:
             return [Partition(self.directory, -1, f"{self.directory}/log")]
         place = self.resolved(fs)
@@ -102,20 +102,20 @@ class TopicPlace:
             names = [self.name]
         else:
             raise TopicNotFound(f"topic {self.name} does not exist in {place.data}")
-        found = [
+        logs = [
             Partition(str(name), name.partition, f"{place.data}/topics/{name.path}/log")
             for name in names
         ]
-        return [each for each in found if fs.exists(f"{each.directory}/{MANIFEST}")]
+        return [each for each in logs if fs.exists(f"{each.directory}/{MANIFEST}")]
 
     @property
     def produce_url(self) -> str:
-        """Where its node takes messages."""
+        """The URL to which messages are posted."""
         assert self.name is not None
         return f"{self.node}/topics/{_url_path(self.name)}"
 
     def keep_from(self, subscription: str, partition: Partition, position: int) -> None:
-        """Let a durable subscription, which is made if need be, hold the log from a position on."""
+        """Retain the log from a position on with a durable subscription; creates it if needed."""
         name = quote(subscription, safe="")
         topic = _url_path(TopicName.parse(partition.topic))
         url = f"{self.node}/admin/v2/{topic}/subscription/{name}"
@@ -135,12 +135,12 @@ def _url_path(name: TopicName) -> str:
 
 
 def find_place(fs: FileSystem, path: str, token: str = "") -> TopicPlace:
-    """What a path or an address names; nothing is read but to see what is there."""
+    """Parse a path or an address; checks for existing files but reads none."""
     if path.startswith(("http://", "https://")):
         url = urlsplit(path)
-        before, found, rest = url.path.partition("/persistent/")
+        before, separator, rest = url.path.partition("/persistent/")
         parts = [unquote(part) for part in rest.rstrip("/").split("/")]
-        if not found or len(parts) != 3 or before not in {"", "/topics", "/admin/v2"}:
+        if not separator or len(parts) != 3 or before not in {"", "/topics", "/admin/v2"}:
             raise InvalidInput(
                 f"{path} must be {url.scheme}://NODE/persistent/TENANT/NAMESPACE/TOPIC"
             )
@@ -158,21 +158,21 @@ def find_place(fs: FileSystem, path: str, token: str = "") -> TopicPlace:
 def ask_node(
     url: str, token: str, body: bytes | None = None, method: str | None = None
 ) -> dict[str, Any]:
-    """What a node answers: to a GET, or to a POST of `body` unless there is another method."""
+    """The JSON response of a node to a GET, or to a POST or `method` with `body`."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    # The address is one of http or https, which was checked.
+    # `find_place` has checked that the scheme is http or https.
     request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            said = json.loads(answer.read() or b"{}")
+            response = json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
             reason = error.read(1000).decode(errors="replace")
         raise NodeRefused(f"{url} answers {error.code}: {reason}", error.code) from error
     except (OSError, ValueError) as error:
         raise NodeRefused(f"{url} does not answer: {error}") from error
-    if not isinstance(said, dict):
-        raise NodeRefused(f"{url} answers {said!r}")
-    return said
+    if not isinstance(response, dict):
+        raise NodeRefused(f"{url} answers {response!r}, expected a JSON object")
+    return response

@@ -1,24 +1,23 @@
-"""A read of a topic, cut into parts that Spark's tasks do.
+"""A read of a topic, split into parts that Spark's tasks execute.
 
 Planning, on the driver:
 
-1. The log of each partition of the topic is opened as any other process may do it, its generation
-   pinned (`lithify.log.read_only_log`). What was appended up to then is read, nothing after it.
-2. Segments are left out by what the manifest says of them: those outside the positions that are
-   asked for, and those outside the times, unless a message in them was sent with a later time than
-   was believed.
-3. The rest is cut into parts of one segment, of a large one into several, each about `PART_BYTES`.
+1. Open the log of each partition as any other process may do it, with its generation pinned
+   (`lithify.log.read_only_log`). The query reads what was appended up to then.
+2. Prune segments by the manifest: those outside the requested positions, and those outside the
+   requested times, unless a message in them has a corrected publish time.
+3. Split the rest into parts of one segment, a large segment into several parts of `PART_BYTES`.
 
 Reading, in a task:
 
-1. The part's generation is pinned again by this process, which may start long after planning. If
-   files were deleted in between, which takes a planner that is gone and a reclaim, `QueryStale`
-   says so. A part is read as it was planned or not at all.
-2. If nothing is asked for but ids and times, the key index answers, without touching the segment:
-   in the compacted view, whose live messages all have a row, and in a segment of the log of which
-   no row was dropped. An index that is missing or damaged is no loss.
-3. Else the frames are read, every CRC checked, and cut into columns (`arrow_rows.py`).
-4. Messages outside the times that are asked for are dropped.
+1. Pin the part's generation in this process, which may start long after planning. If files were
+   deleted in between, because the planner has exited and a reclaim ran, the read fails with
+   `QueryStale`. A part is read as it was planned or not at all.
+2. If only ids and times are requested, read the key index instead of the segment: in the compacted
+   view, where each live message has a row, and in a segment of the log whose index dropped no row.
+   A missing or damaged index is ignored.
+3. Otherwise read the frames, verify every CRC, and extract the columns (`arrow_rows.py`).
+4. Drop messages outside the requested times.
 
 A part can be pickled. For the Spark source.
 """
@@ -67,7 +66,7 @@ __all__ = ["Bounds", "QueryStale", "ScanPart", "open_partition", "plan_partition
 
 PART_BYTES = 64 << 20
 INDEX_ROWS = 1 << 16
-"""Rows of a record batch that the key index answers."""
+"""Rows of a record batch that is read from the key index."""
 
 _IN_INDEX = frozenset(
     ("topic", "partition", "ledger", "entry", "batch_index", "publish_time", "event_time")
@@ -77,12 +76,12 @@ _TIME = pa.field("publish_time", pa.timestamp("us", "UTC"))
 
 
 class QueryStale(LithifyError):
-    """The topic was compacted or trimmed after a query was planned, and its files are gone."""
+    """The topic was compacted or trimmed after planning, and its files were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a query is to see of positions and publish times; all inclusive."""
+    """The requested positions and publish times; all inclusive."""
 
     low: int = 0
     high: int = POSITION_MAX
@@ -90,43 +89,43 @@ class Bounds:
     time_max_ms: int = _TIME_MAX
 
     def meets(self, span: SegmentSpan) -> bool:
-        """May there be something in it?"""
+        """May the span have a message within the bounds?"""
         ref = span.ref
         low = max(span.low, ref.first_position)
         if low > self.high or span.high < self.low or low > span.high:
             return False
         if not ref.sealed:
             return True
-        # What was sent with a time that was not believed is later than its frame says.
+        # The publish time of a message may be later than that of its frame, which was corrected.
         late_enough = ref.time_max >= self.time_min_ms or ref.flags & FLAG_AHEAD != 0
         return late_enough and ref.time_min <= self.time_max_ms
 
     @property
     def has_times(self) -> bool:
-        """Do publish times matter?"""
+        """Are publish times bounded?"""
         return self.time_min_ms > 0 or self.time_max_ms < _TIME_MAX
 
     def within(self, times_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these publish times are asked for?"""
-        found: NDArray[np.bool_] = (times_ms >= self.time_min_ms) & (times_ms <= self.time_max_ms)
-        return found
+        """Mask of the publish times that are within the bounds."""
+        mask: NDArray[np.bool_] = (times_ms >= self.time_min_ms) & (times_ms <= self.time_max_ms)
+        return mask
 
 
 @dataclass(frozen=True)
 class ScanPart(InputPartition):
-    """Positions of one segment."""
+    """A range of positions of one segment."""
 
     partition: Partition
     manifest: Manifest
-    """The log as if it had only this segment."""
+    """The manifest of the log, reduced to this segment."""
     low: int
     high: int
-    """Inclusive, as those of the segment are."""
+    """Inclusive."""
     tail: ActiveTail | None
-    """How far the segment reached, if it is active."""
+    """The end of the segment at planning, if it is active."""
     in_view: bool
     bounds: Bounds
-    """Of which the times are still to be looked at, message by message."""
+    """The task checks the times of each message."""
 
     @property
     def segment(self) -> SegmentRef:
@@ -135,12 +134,12 @@ class ScanPart(InputPartition):
 
 
 def new_token() -> str:
-    """The name of a pin that no other process has."""
+    """A pin name that is unique among processes."""
     return f"spark-{os.getpid()}-{uuid.uuid4().hex}"
 
 
 def open_partition(stack: ExitStack, fs: FileSystem, partition: Partition) -> Snapshot:
-    """What the partition's log holds now, pinned until the stack is closed."""
+    """A snapshot of the partition's log, pinned until the stack is closed."""
     opened = open_readonly(
         fs, partition.directory, owner="Spark query", clock=SystemClock(), token=new_token()
     )
@@ -156,28 +155,28 @@ def plan_partition(
     through: int | None = None,
     bounds: Bounds,
 ) -> list[ScanPart]:
-    """The parts of one log; `through` as in `Snapshot.spans`."""
+    """The parts of one log; for `through` see `Snapshot.spans`."""
     manifest = snapshot.manifest
     view = {ref.name for ref in manifest.view or ()} if compacted else set()
     horizon = manifest.horizon
     parts = []
     for span in filter(bounds.meets, snapshot.spans(compacted=compacted, through=through)):
         ref = span.ref
-        # A segment may stand in the log and in the view; above the horizon it is the log's.
+        # A segment may be in the log and in the view; above the horizon it counts for the log.
         in_view = ref.name in view and span.high <= horizon
         alone = replace(manifest, segments=(ref,), view=None, retired=(), state={})
         tail = None if ref.sealed else snapshot.tail
         low = max(span.low, ref.first_position, bounds.low)
         high = min(span.high, bounds.high)
-        for first, last in _cut(fs, partition.directory, ref, snapshot, low, high):
+        for first, last in _split(fs, partition.directory, ref, snapshot, low, high):
             parts.append(ScanPart(partition, alone, first, last, tail, in_view, bounds))
     return parts
 
 
-def _cut(
+def _split(
     fs: FileSystem, directory: str, ref: SegmentRef, snapshot: Snapshot, low: int, high: int
 ) -> Iterator[tuple[int, int]]:
-    """The positions from low to high, in stretches that begin with a block."""
+    """The positions from low to high, in ranges that begin with a block."""
     if ref.sealed:
         if ref.file_bytes <= PART_BYTES:
             yield low, high
@@ -196,7 +195,7 @@ def _cut(
 
 
 def read_part(part: ScanPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All messages of a part that are within its bounds, in their order."""
+    """All messages of a part within its bounds, in log order."""
     if not part.bounds.has_times:
         yield from _read_all(part, schema)
         return
@@ -230,7 +229,7 @@ def _read_all(part: ScanPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if segment.name in names and (segment.dead is None or segment.dead.name in names):
             raise
         what = f"{part.partition.topic} has been compacted or trimmed since this query was planned"
-        raise QueryStale(f"{what}, its generation {generation} is gone: run it again") from error
+        raise QueryStale(f"{what}, generation {generation} was deleted: run it again") from error
 
 
 def _frames(fs: FileSystem, part: ScanPart) -> Iterator[Frames]:
@@ -250,7 +249,7 @@ def _frames(fs: FileSystem, part: ScanPart) -> Iterator[Frames]:
 
 
 def _index_of(fs: FileSystem, part: ScanPart) -> KeyIndex | None:
-    """The segment's key index, if it has one that knows all of its messages."""
+    """The segment's key index, if it has a row for each of its messages."""
     directory, ref = part.partition.directory, part.segment
     if not fs.exists(f"{directory}/{key_index_name(ref.name)}"):
         return None
@@ -262,7 +261,7 @@ def _index_of(fs: FileSystem, part: ScanPart) -> KeyIndex | None:
             continue
         facts = index.facts
         whole = part.in_view or index.rows == facts.messages - facts.markers
-        # What cannot be opened has a row, but reading it says so.
+        # An unreadable entry has a row, but only a read of the segment reports it.
         if whole and not facts.opaque:
             return index
         index.__exit__()
@@ -274,8 +273,8 @@ def _read_index(
     fs: FileSystem, part: ScanPart, index: KeyIndex, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     times = {"publish_time": "publish_ms", "event_time": "event_ms"}
-    wanted = {name: column for name, column in times.items() if name in schema.names}
-    rows: KeyRows = index.read(columns=("position", "slot", *wanted.values()))
+    requested = {name: column for name, column in times.items() if name in schema.names}
+    rows: KeyRows = index.read(columns=("position", "slot", *requested.values()))
     keep = (rows.position >= part.low) & (rows.position <= part.high)
     ref = part.segment
     if ref.dead is not None:
@@ -284,6 +283,6 @@ def _read_index(
     order: NDArray[np.int64] = position_order(np.flatnonzero(keep), rows.position, rows.slot)
     topic, number = part.partition.topic, part.partition.number
     for begin in range(0, len(order), INDEX_ROWS):
-        some = order[begin : begin + INDEX_ROWS]
-        columns = {name: getattr(rows, column)[some] for name, column in wanted.items()}
-        yield id_columns(schema, topic, number, rows.position[some], rows.slot[some], columns)
+        chosen = order[begin : begin + INDEX_ROWS]
+        columns = {name: getattr(rows, column)[chosen] for name, column in requested.items()}
+        yield id_columns(schema, topic, number, rows.position[chosen], rows.slot[chosen], columns)

@@ -3,34 +3,33 @@
     orders = spark.read.format("lithify").option("view", "compacted").load("data/topics/…/orders")
     orders.groupBy("key").count()
 
-Spark finds it without registration by the package `pyspark_lithify`. Paths and addresses are those
-of `place.py`, columns those of `arrow_rows.py`. Options, of which the case does not matter:
+Spark finds the source without registration, by the package `pyspark_lithify`. `place.py` describes
+paths and addresses, `arrow_rows.py` the columns. Options, case-insensitive:
 
 | option | |
 |---|---|
 | `view` | `log`, all messages (the default), or `compacted`: the view, and the log above it |
-| `columns` | those that are wanted, with commas in between; all, if it is not given |
-| `startPosition`, `stopPosition` | `LEDGER:ENTRY`: from the first up to before the second |
-| `startTime`, `stopTime` | ISO 8601, UTC if it says no zone: published from … up to before … |
-| `subscription` | of a stream from a node's address: its name for what it has not read |
-| `token` | for a node that wants one |
+| `columns` | the requested columns, separated by commas; all by default |
+| `startPosition`, `stopPosition` | `LEDGER:ENTRY`, inclusive start and exclusive stop |
+| `startTime`, `stopTime` | publish times in ISO 8601, UTC without a zone; exclusive stop |
+| `subscription` | for a stream from a node's address: the subscription that retains unread data |
+| `token` | for a node that requires one |
 | `staging` | a directory, see `write.py` |
 
-Spark tells a Python source which filters there are, but not which columns a query uses. So name
-them, by `columns` or by a schema (`.schema("key binary, ledger bigint")`): what is not named is not
-even looked at. Without values nothing is copied but keys; ids and times alone come from the key
-index where there is one.
+Spark pushes filters down to a Python source, but not the columns of a query. So name the columns,
+with `columns` or a schema (`.schema("key binary, ledger bigint")`): other columns are not decoded.
+Without values, only keys are copied. Ids and times alone come from the key index, if there is one.
 
-Positions and times leave out segments. They are options, because filters cannot be used for it:
-what Spark has planned for a filter it takes for every other query of the same DataFrame as well,
-`frame.where(a).union(frame.where(b))` among them, and rows would be missing without a word. So do
-all releases that have filters for Python sources, 4.1 to 4.3: the plan is kept with the source, not
-with the scan. Neither planner nor task is told which query it works for, so it cannot be mended
-here. So this reader takes no filters, whatever `spark.sql.python.filterPushdown.enabled` says.
+Positions and times prune segments. They are options because pushed-down filters are unsafe for it:
+Spark reuses the plan of one filter for every other query of the same DataFrame, such as
+`frame.where(a).union(frame.where(b))`, and rows would be missing silently. All releases with
+filters for Python sources, 4.1 to 4.3, do this: they keep the plan with the source, not the scan.
+Neither planner nor task learns which query it works for, so the source cannot correct it. Therefore
+this reader accepts no filters, whatever `spark.sql.python.filterPushdown.enabled` says.
 
-The planner keeps its pins for `PLANNED_S`, or until Spark ends its process. A task pins for itself.
+The planner keeps its pins for `PLANNED_S`, or until Spark ends its process. A task has its own pin.
 
-Runs in Spark's Python processes; nothing but Spark calls it.
+Runs in Spark's Python processes; only Spark calls it.
 """
 
 from __future__ import annotations
@@ -105,29 +104,29 @@ _OPTIONS = {
 PLANNED_S = 600.0
 _POSITION = re.compile(r"(\d{1,10}):(\d{1,10})")
 _planned: list[tuple[float, ExitStack]] = []
-"""Pins of queries that this process has planned, oldest first, with when each was taken."""
+"""(time, pins) of each query planned by this process, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is to be read, as the options say it."""
+    """The options of a read, parsed."""
 
     place: TopicPlace
     compacted: bool
     bounds: Bounds
     subscription: str = ""
-    """That holds the log for a stream."""
+    """The subscription that retains the log for a stream."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Query:
-        """Read the options; what is not understood is named."""
-        # Whoever only asks which sources there are need not load compiled code.
+        """Parse the options; raises `InvalidInput` that names an invalid one."""
+        # Imported here, so that listing the data sources does not load compiled code.
         from lithify.spark.scan import Bounds  # noqa: PLC0415
 
         view = options.get("view", "log")
         if view not in {"log", "compacted"}:
             raise InvalidInput(f"view {view!r} must be 'log' or 'compacted'")
-        # Bounds are inclusive, and everything that they count is a whole number.
+        # Bounds are inclusive integers, stop options are exclusive.
         limits = {
             field: read(name, options[name.lower()]) - less
             for field, name, read, less in (
@@ -147,11 +146,11 @@ class Query:
 
 
 def place_of(options: Mapping[str, str]) -> TopicPlace:
-    """The topic that the options name."""
+    """The location of the topic in the options."""
     from lithify.spark.place import find_place  # noqa: PLC0415
 
     if not options.get("path"):
-        raise InvalidInput("no topic is named: load(PATH) or save(PATH)")
+        raise InvalidInput("no topic path: use load(PATH) or save(PATH)")
     return find_place(LocalFileSystem(), options["path"], options.get("token", ""))
 
 
@@ -163,7 +162,7 @@ def _position(name: str, text: str) -> int:
 
 
 def _time_ms(name: str, text: str) -> int:
-    """The first whole millisecond, which is all that the log knows, at or after a time."""
+    """The first millisecond, the log's resolution, at or after a time."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -175,7 +174,7 @@ def _time_ms(name: str, text: str) -> int:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark wants to be given for a schema, which must have columns of ours."""
+    """The Arrow schema for a Spark schema, whose columns must be among `SCHEMA`."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     for field in schema.fields:
@@ -186,56 +185,56 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _no_column(name: str) -> InvalidInput:
-    known = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
-    return InvalidInput(f"there is no column {name!r}; there are: {known}")
+    valid = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
+    return InvalidInput(f"there is no column {name!r}; there are: {valid}")
 
 
 class LithifySource(DataSource):
-    """See the module."""
+    """The data source `lithify`; see the module."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(given.keys() - _OPTIONS)
         if unknown:
-            known = ", ".join(_OPTIONS.values())
-            raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {known}")
+            valid = ", ".join(_OPTIONS.values())
+            raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {valid}")
         self.options = given
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """The argument of `format`."""
         return "lithify"
 
     def schema(self) -> StructType:
-        """The columns that are wanted, in their order."""
+        """The requested columns, in their order."""
         names = self.options.get("columns", "")
-        wanted = [name.strip() for name in names.split(",")] if names else SCHEMA.names
-        for name in wanted:
+        requested = [name.strip() for name in names.split(",")] if names else SCHEMA.names
+        for name in requested:
             if name not in SCHEMA.names:
                 raise _no_column(name)
-        return StructType([SCHEMA[name] for name in wanted])
+        return StructType([SCHEMA[name] for name in requested])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """The reader of `spark.read`."""
         return _Reader(Query.of(self.options), arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For `spark.readStream`."""
+        """The reader of `spark.readStream`."""
         from lithify.spark.stream import StreamReader  # noqa: PLC0415
 
         return StreamReader(Query.of(self.options), arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
-        """For `DataFrame.write`."""
+        """The writer of `DataFrame.write`."""
         from lithify.spark.write import DataFrameWriter  # noqa: PLC0415
 
         if overwrite:
-            raise InvalidInput('a topic is only appended to: write.mode("append")')
+            raise InvalidInput('a topic can only be appended to: write.mode("append")')
         return DataFrameWriter(place_of(self.options), schema, self.options.get("staging", ""))
 
 
 class _Reader(DataSourceReader):
-    """One read."""
+    """One batch query."""
 
     def __init__(self, query: Query, schema: pa.Schema) -> None:
         self._query = query
@@ -257,14 +256,14 @@ class _Reader(DataSourceReader):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One of the parts; Spark makes up another one where there are none."""
+        """Read one part. Without parts Spark passes a placeholder, which has no rows."""
         from lithify.spark.scan import ScanPart, read_part  # noqa: PLC0415
 
         return read_part(partition, self._schema) if isinstance(partition, ScanPart) else iter(())
 
 
 def _keep(stack: ExitStack) -> None:
-    """Hold the pins of a plan on, and let go of those that are old."""
+    """Keep the pins of a plan, and release old ones."""
     now_s = SystemClock().monotonic_s()
     while _planned and _planned[0][0] < now_s - PLANNED_S:
         _planned.pop(0)[1].close()

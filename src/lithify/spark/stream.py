@@ -1,29 +1,29 @@
-"""A topic as a stream of Spark: `spark.readStream.format("lithify").load(…)`.
+"""A topic as a Spark stream: `spark.readStream.format("lithify").load(…)`.
 
-An offset says of each log of the topic how far it was read:
+An offset has the read position of each log of the topic:
 
     {"persistent://public/default/orders": {"log": "5f…", "next": 12884901888, "through": -1}}
 
-`next` is the first position that was not read, `log` the log's own number: a topic that was deleted
-and made again begins anew, and a checkpoint of the old one is refused. `through` is for `view`
-`compacted`: a stream begins with the view as far as it reached at its start and goes on with the
-log, as a compacted reader does, so that it sees every delete after its start. Spark keeps offsets
-in its checkpoint; they mean the same in every generation, so a query goes on where it stopped.
+`next` is the first unread position. `log` is the log's id: a topic that was deleted and recreated
+has a new one, and a checkpoint of the old one is refused. `through` is for `view` `compacted`: a
+stream starts with the view up to the horizon at its start and continues with the log, like a
+compacted reader, so it sees every deletion after its start. Spark stores offsets in its checkpoint.
+They are valid in every generation, so a query resumes where it stopped.
 
-1. The end of a batch is the last entry that is durable: the active segment is read through and
-   then synced by this process, because a frame alone does not say whether it was. Nothing is
-   handed out that a crash may take back.
-2. The parts of a batch are those of a read with these bounds (`scan.py`).
+1. A batch ends at the last durable entry. This process reads the active segment to its end and then
+   syncs it, because a frame alone does not tell whether it is durable. So no delivered row can be
+   lost in a crash.
+2. The parts of a batch are those of a read within these bounds (`scan.py`).
 
-A trigger `availableNow` ends with what was there when it began. While the file of the active
-segment has not grown, nothing is read.
+The trigger `availableNow` ends with the data present at its start. Nothing is read while the file
+of the active segment has not grown.
 
-A query that has stopped holds nothing by itself. If retention has dropped meanwhile what it had not
-read, `StreamBehind` says so; a new query begins with what there is. With an option `subscription` a
-durable subscription of that name holds the log from what no finished batch has read on, whether the
-query runs or not, until the subscription is deleted.
+A stopped query retains nothing by itself. If retention has meanwhile dropped unread data, the query
+fails with `StreamBehind`; a new query starts with what remains. With the option `subscription`, a
+durable subscription of that name retains the log from the first position that no finished batch has
+read, also while the query is stopped, until the subscription is deleted.
 
-Runs in Spark's Python processes; nothing but Spark calls it.
+Runs in Spark's Python processes; only Spark calls it.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ Offset = dict[str, dict[str, Any]]
 
 
 class StreamBehind(LithifyError):
-    """What a stream had not read was dropped from the log."""
+    """Data that a stream had not read was dropped from the log."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query; the planner's lives as long as it runs."""
+    """One query; the instance of the planner lives as long as the query."""
 
     def __init__(self, query: Query, schema: pa.Schema) -> None:
         self._query = query
         self._schema = schema
         self._ends: dict[str, tuple[tuple[int, int], int]] = {}
-        """Of each log what its active segment was and how large, and where it ended then."""
+        """By topic: ((id, size) of the active segment, last position of the log at that size)."""
         self._pins: list[ExitStack] = []
         self._last: Offset | None = None
-        self._kept: Offset = {}
+        self._retained: Offset = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Where a new query begins."""
+        """The offset at which a new query starts."""
         fs = LocalFileSystem()
         first = {each.topic: self._first(fs, each) for each in self._query.place.partitions(fs)}
-        self._keep(first)
+        self._retain(first)
         return first
 
     def _first(self, fs: FileSystem, partition: Partition) -> dict[str, Any]:
@@ -89,11 +89,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             low = max(low, manifest.dropped + 1)
         return {"log": manifest.log_id.hex(), "next": low, "through": through}
 
-    def _keep(self, offset: Offset) -> None:
-        """Let the log be held from here on."""
-        if not self._query.subscription or offset == self._kept:
+    def _retain(self, offset: Offset) -> None:
+        """Retain the log from an offset on, if the query has a subscription."""
+        if not self._query.subscription or offset == self._retained:
             return
-        self._kept = offset
+        self._retained = offset
         place = self._query.place
         for partition in place.partitions(LocalFileSystem()):
             if partition.topic in offset:
@@ -101,44 +101,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 place.keep_from(self._query.subscription, partition, position)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The query ends with what is there now."""
+        """Fix the end of the query at the current end of the topic."""
         fs = LocalFileSystem()
         here = self._query.place.partitions(fs)
-        self._last = self._ended({each.topic: self._first(fs, each) for each in here})
+        self._last = self._end_offset({each.topic: self._first(fs, each) for each in here})
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
-        """Where the next batch ends: with all there is.
+        """The end of the next batch: all durable entries.
 
-        All before `start` was taken in. Spark commits a batch only when it has planned the next
-        one, so a query that ends with its first, as with `availableNow`, would never let go.
+        Everything before `start` has been processed, so the subscription is moved to it here. Spark
+        commits a batch only after planning the next one, so with `availableNow` a query of one
+        batch would never move it in `commit`.
         """
-        self._keep(start)
+        self._retain(start)
         if self._last is None:
-            return self._ended(start)
+            return self._end_offset(start)
         end = dict(self._last)
-        for topic, said in start.items():
-            last = end.get(topic, said)
-            _check_log(topic, last["log"], said)
-            # What was read already stays read, whatever has been trimmed since.
-            end[topic] = said | {"next": max(said["next"], last["next"])}
+        for topic, log_offset in start.items():
+            last = end.get(topic, log_offset)
+            _check_log(topic, last["log"], log_offset)
+            # The offset never decreases, even if entries were trimmed since.
+            end[topic] = log_offset | {"next": max(log_offset["next"], last["next"])}
         return end
 
-    def _ended(self, start: Offset) -> Offset:
+    def _end_offset(self, start: Offset) -> Offset:
         fs = LocalFileSystem()
         end = dict(start)
         for partition in self._query.place.partitions(fs):
-            # A partition may have been added since the query began.
-            said = start.get(partition.topic) or self._first(fs, partition)
-            _check_log(partition.topic, _log_of(fs, partition), said)
+            # The partition may be new since the start of the query.
+            log_offset = start.get(partition.topic) or self._first(fs, partition)
+            _check_log(partition.topic, _log_of(fs, partition), log_offset)
             last = min(self._durable(fs, partition), self._query.bounds.high)
-            end[partition.topic] = said | {"next": max(said["next"], last + 1)}
+            end[partition.topic] = log_offset | {"next": max(log_offset["next"], last + 1)}
         return end
 
     def _durable(self, fs: FileSystem, partition: Partition) -> int:
-        """The last position of a log, which is durable."""
+        """The last durable position of a log."""
         directory = partition.directory
         active = find_manifest(fs, directory).active
-        # Its size before it is read: what comes after that is noticed the next time.
+        # Take the size before reading, so that the next call notices later appends.
         now = active.id, fs.stat(f"{directory}/{active.name}").size
         seen = self._ends.get(partition.topic)
         if seen is not None and seen[0] == now:
@@ -152,45 +153,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[ScanPart]:
-        """The parts of a batch; their files stay until it is committed."""
+        """The parts of a batch; their files are pinned until it is committed."""
         fs, query = LocalFileSystem(), self._query
         parts: list[ScanPart] = []
         with ExitStack() as stack:
             for partition in query.place.partitions(fs):
-                said = end.get(partition.topic)
-                if said is None:
+                log_offset = end.get(partition.topic)
+                if log_offset is None:
                     continue
-                _check_log(partition.topic, _log_of(fs, partition), said)
-                begun = start.get(partition.topic)
-                low = query.bounds.low if begun is None else begun["next"]
-                if low >= said["next"]:
+                _check_log(partition.topic, _log_of(fs, partition), log_offset)
+                start_offset = start.get(partition.topic)
+                low = query.bounds.low if start_offset is None else start_offset["next"]
+                if low >= log_offset["next"]:
                     continue
                 snapshot = open_partition(stack, fs, partition)
-                if begun is not None:
-                    _check_head(partition.topic, snapshot.manifest.dropped, begun)
+                if start_offset is not None:
+                    _check_head(partition.topic, snapshot.manifest.dropped, start_offset)
                 parts += plan_partition(
                     fs,
                     partition,
                     snapshot,
                     compacted=query.compacted,
-                    through=said["through"],
-                    bounds=replace(query.bounds, low=low, high=said["next"] - 1),
+                    through=log_offset["through"],
+                    bounds=replace(query.bounds, low=low, high=log_offset["next"] - 1),
                 )
             self._pins.append(stack.pop_all())
         return parts
 
     def commit(self, end: Offset) -> None:  # noqa: ARG002
-        """A batch is done: what it had pinned may go, but for the newest, which may be running."""
+        """Release the pins of finished batches; the newest batch may still be running."""
         while len(self._pins) > 1:
             self._pins.pop(0).close()
 
     def stop(self) -> None:
-        """The query ended."""
+        """Release all pins: the query has ended."""
         while self._pins:
             self._pins.pop().close()
 
     def read(self, partition: ScanPart) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """One of the parts."""
+        """Read one part."""
         return read_part(partition, self._schema)
 
 
@@ -198,25 +199,25 @@ def _log_of(fs: FileSystem, partition: Partition) -> str:
     return find_manifest(fs, partition.directory).log_id.hex()
 
 
-def _check_log(topic: str, log: str, said: dict[str, Any]) -> None:
-    if log != said["log"]:
+def _check_log(topic: str, log: str, log_offset: dict[str, Any]) -> None:
+    if log != log_offset["log"]:
         raise InvalidInput(
-            f"topic {topic} was deleted and made again since the checkpoint was written: "
-            "begin with a new checkpoint"
+            f"topic {topic} was deleted and recreated since the checkpoint was written: "
+            "start with a new checkpoint"
         )
 
 
-def _log_from(said: dict[str, Any]) -> int:
-    """The first position that is still to be read from the log itself."""
-    return max(int(said["next"]), int(said["through"]) + 1)
+def _log_from(log_offset: dict[str, Any]) -> int:
+    """The first unread position in the log, as opposed to the view."""
+    return max(int(log_offset["next"]), int(log_offset["through"]) + 1)
 
 
-def _check_head(topic: str, dropped: int, begun: dict[str, Any]) -> None:
-    first = _log_from(begun)
+def _check_head(topic: str, dropped: int, start_offset: dict[str, Any]) -> None:
+    first = _log_from(start_offset)
     if dropped >= first:
         (ledger, entry), (last_ledger, last_entry) = unpack(first), unpack(dropped)
         raise StreamBehind(
             f"topic {topic} has dropped {last_ledger}:{last_entry} and all before it, the stream "
-            f"was to go on at {ledger}:{entry}: begin with a new checkpoint, or let a subscription "
-            "hold the log"
+            f"must resume at {ledger}:{entry}: start with a new checkpoint, or retain the log with "
+            "the option 'subscription'"
         )

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame, appended to a topic: `df.write.format("lithify").mode("append").save(…)`.
+"""Appends the rows of a DataFrame to a topic: `df.write.format("lithify").mode("append").save(…)`.
 
 | column | type | |
 |---|---|---|
@@ -7,23 +7,23 @@
 | `properties` | map of strings | optional |
 | `event_time` | timestamp | optional; null is none |
 
-1. Each task writes its rows to a file of its own in the staging directory (option `staging`, else
-   the machine's directory for temporary files), under a name that no other attempt has. A task that
-   fails or runs twice so leaves a file and no message.
-2. When all tasks are done, the driver reads the files that count, in the order of the DataFrame's
-   partitions, and appends their rows: over HTTP where the topic was named by its node's address,
-   else to the data directory, which no other process may have open (`LogLocked` names who has).
-   It is one producer of each partition of the topic; the hash of the key chooses the partition, and
-   messages without a key go round.
-3. The files of the job are removed, also those of attempts that failed.
+1. Each task writes its rows to its own file in the staging directory (option `staging`, by default
+   the machine's directory for temporary files). The name is unique per attempt, so a task that
+   fails or runs twice leaves a file but no message.
+2. When all tasks are done, the driver reads the files of the successful attempts, in the order of
+   the DataFrame's partitions, and appends their rows: over HTTP if the topic was named by its
+   node's address, otherwise directly to the data directory, which no other process may have open
+   (`LogLocked` names the process). The driver is one producer of each partition of the topic. The
+   hash of the key selects the partition; messages without a key are distributed round-robin.
+3. All files of the job are deleted, also those of failed attempts.
 
-Messages are durable when `save` returns. An append that fails raises `WriteStopped`, which says how
-many messages are in the topic: what was appended before stays, in order. On a cluster `staging`
-must be a directory that all machines share.
+Messages are durable when `save` returns. A failed append raises `WriteStopped` with the number of
+messages in the topic: what was appended before remains, in order. On a cluster `staging` must be a
+directory that all machines share.
 
-A staged file is a row of (size (8, little-endian) | Arrow stream of one record batch).
+A staged file is a sequence of (size (8, little-endian) | Arrow stream of one record batch).
 
-Runs in Spark's Python processes; nothing but Spark calls it.
+Runs in Spark's Python processes; only Spark calls it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["DataFrameWriter", "WriteStopped"]
 
 REQUEST_BYTES = 3 << 20
-"""Of keys and values in one request; in Base64 they take a third more, and a node takes 10 MiB."""
+"""Bytes of keys and values per request. Base64 adds a third, and a node accepts 10 MiB."""
 REQUEST_MESSAGES = 5000
 
 _TYPES = {
@@ -73,19 +73,19 @@ _TYPES = {
 
 
 class WriteStopped(LithifyError):
-    """Only a part of the rows was appended."""
+    """An append failed; only a part of the rows is in the topic."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """The file that a task has written."""
+    """The staged file of a task."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message that is to be appended."""
+    """A message to append."""
 
     key: str | bytes | None
     value: bytes | None
@@ -94,46 +94,47 @@ class MessageRow:
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key, as it is compared."""
+        """The bytes of the key, which are hashed and compared."""
         return self.key.encode() if isinstance(self.key, str) else self.key
 
 
 class DataFrameWriter(DataSourceArrowWriter):
-    """One job; made on the driver, and sent to its tasks."""
+    """One write job; created on the driver and pickled to its tasks."""
 
     def __init__(self, place: TopicPlace, schema: StructType, staging: str) -> None:
         if place.name is None:
-            raise InvalidInput(f"{place.directory} is in no data directory: it is only read")
+            raise InvalidInput(f"{place.directory} is not in a data directory: it can only be read")
         for field in schema.fields:
             kind = field.dataType.simpleString()
             if kind not in _TYPES.get(field.name, ()):
-                known = ", ".join(f"{name} {kinds[0]}" for name, kinds in _TYPES.items())
+                accepted = ", ".join(f"{name} {kinds[0]}" for name, kinds in _TYPES.items())
                 what = f"{field.name} {kind}"
-                raise InvalidInput(f"a topic takes no column {what!r}; it takes: {known}")
+                raise InvalidInput(f"a topic accepts no column {what!r}; it accepts: {accepted}")
         if "value" not in schema.names:
             raise InvalidInput("there is no column 'value'")
         self._place = place
         self._staging = staging or tempfile.gettempdir()
         if not LocalFileSystem().exists(self._staging):
-            what = f"the directory {self._staging!r}, which the option 'staging' names"
-            raise InvalidInput(f"{what}, is not there")
+            raise InvalidInput(
+                f"the directory {self._staging!r} of option 'staging' does not exist"
+            )
         self._job = f"lithify-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Step 1."""
+        """Step 1: stage the rows of a task."""
         fs = LocalFileSystem()
         path = f"{self._staging}/{self._job}-{uuid.uuid4().hex}.staged"
         with fs.open_append(path, exclusive=True) as file:
             for batch in iterator:
-                held = io.BytesIO()
-                with pa.ipc.new_stream(held, batch.schema) as stream:
+                buffer = io.BytesIO()
+                with pa.ipc.new_stream(buffer, batch.schema) as stream:
                     stream.write_batch(batch)
-                data = held.getbuffer()
+                data = buffer.getbuffer()
                 file.writev([len(data).to_bytes(8, "little"), data])
         return Staged(path)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Step 2."""
+        """Step 2: append the staged rows, then delete the files."""
         staged = [message.path for message in messages if isinstance(message, Staged)]
         rows = itertools.chain.from_iterable(map(_read_staged, staged))
         append = _append_over_http if self._place.node else _append_directly
@@ -143,11 +144,11 @@ class DataFrameWriter(DataSourceArrowWriter):
             self._remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Some task failed for good: nothing is appended."""
+        """Delete the files: a task failed permanently, and nothing is appended."""
         self._remove()
 
     def _remove(self) -> None:
-        """Step 3."""
+        """Step 3: delete all files of the job."""
         fs = LocalFileSystem()
         for name in fs.list(self._staging):
             if name.startswith(self._job):
@@ -155,12 +156,12 @@ class DataFrameWriter(DataSourceArrowWriter):
 
 
 def _read_staged(path: str) -> Iterator[list[MessageRow]]:
-    """The rows of a task, some at a time."""
+    """The rows of a staged file, one record batch at a time."""
     try:
         file = LocalFileSystem().open_read(path)
     except FileNotFoundError:
         reason = "the option 'staging' must name a directory that all machines share"
-        raise InvalidInput(f"{path}, which a task has written, is not there: {reason}") from None
+        raise InvalidInput(f"staged file {path} of a task does not exist: {reason}") from None
     with file:
         at = 0
         while head := file.pread(8, at):
@@ -207,10 +208,10 @@ def _append_directly(place: TopicPlace, rows: Iterable[list[MessageRow]]) -> Non
     assert place.name is not None
     try:
         count = topics.partitions(place.name)
-        for some in rows:
+        for batch in rows:
             bodies: dict[TopicName, list[bytes]] = {}
             now_ms = clock.now_ms()
-            for row in some:
+            for row in batch:
                 name = place.name
                 if count:
                     key = row.key_bytes
@@ -244,8 +245,8 @@ def _append_directly(place: TopicPlace, rows: Iterable[list[MessageRow]]) -> Non
 def _append_over_http(place: TopicPlace, rows: Iterable[list[MessageRow]]) -> None:
     done = 0
     try:
-        for some in itertools.chain.from_iterable(map(_requests, rows)):
-            body = json.dumps({"messages": some}).encode()
+        for messages in itertools.chain.from_iterable(map(_requests, rows)):
+            body = json.dumps({"messages": messages}).encode()
             answer = ask_node(place.produce_url, place.token, body)
             results = answer["messagePublishResults"]
             failed = [each["errorMsg"] for each in results if each["errorCode"]]
@@ -259,18 +260,18 @@ def _append_over_http(place: TopicPlace, rows: Iterable[list[MessageRow]]) -> No
 
 
 def _requests(rows: list[MessageRow]) -> Iterator[list[dict[str, Any]]]:
-    """The messages of each request."""
-    some: list[dict[str, Any]] = []
+    """Group rows into requests within the limits."""
+    request: list[dict[str, Any]] = []
     size = 0
     for row in rows:
         row_bytes = len(row.value or b"") + len(row.key_bytes or b"")
-        if some and (size + row_bytes > REQUEST_BYTES or len(some) >= REQUEST_MESSAGES):
-            yield some
-            some, size = [], 0
-        some.append(_message(row))
+        if request and (size + row_bytes > REQUEST_BYTES or len(request) >= REQUEST_MESSAGES):
+            yield request
+            request, size = [], 0
+        request.append(_message(row))
         size += row_bytes
-    if some:
-        yield some
+    if request:
+        yield request
 
 
 def _message(row: MessageRow) -> dict[str, Any]:

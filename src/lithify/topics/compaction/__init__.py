@@ -1,3 +1,3 @@
-"""Compaction of topics. Start in `topic_compaction.py`; what is live: `live_messages.py`."""
+"""Compaction of topics. Start in `topic_compaction.py`; `live_messages.py` decides what is live."""
 
 __all__: list[str] = []

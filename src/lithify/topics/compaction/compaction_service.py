@@ -1,21 +1,24 @@
-"""What a topic asks of whoever compacts it: one protocol, and its implementation over the log.
+"""The compaction interface of a topic: a protocol, and its implementation over the topic's log.
 
-    compact                    make a run, now
-    read_compacted_entries     what is retained from a position on, in position order
-    last_compacted_position    the horizon: at or below it compacted reads come from here
-    last_message_position      the last message that is retained, without reading an entry
+    compact                    run a compaction now
+    read_compacted_entries     retained entries from a position on, in position order
+    last_compacted_position    the horizon: compacted reads at or below it come from the service
+    last_message_position      the last retained message, without reading an entry
     find_by_publish_time       the first retained entry published at or after a time
-    delete_compacted           forget everything that was compacted
-    close                      let go of everything
+    delete_compacted           delete all compacted data
+    close                      release all resources
 
-Another implementation is named in the node's settings as "module:factory"; the factory is called
-with the topic's log and its `TopicCompaction`, which it may leave alone.
+The node's settings can name another implementation as "module:factory". The factory is called with
+the topic's log and its `TopicCompaction`; it need not use the latter.
 
-What an implementation must keep to: positions mean what they mean in the log; what it has below the
-horizon is enough to know the newest message of every key there; the horizon never moves back, but
-to -1 when everything compacted was deleted. Reads may come while a run goes on, from other threads.
-The log above the horizon is kept for it, but during a first run only if it is one that comes by
-itself: whoever reads the log takes a snapshot of it.
+Requirements for an implementation:
+
+- Positions mean the same as in the log.
+- Its data below the horizon determine the newest message of every key there.
+- The horizon never decreases, except to -1 when all compacted data is deleted.
+- Reads may come from other threads during a run.
+- A service that reads the log must take a snapshot. The log above the horizon is retained for the
+  service, but during a first run only if a trigger started the run.
 """
 
 from __future__ import annotations
@@ -50,55 +53,55 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
-    """Where a message is; `slot` is its place in its batch, -1 if it is in none."""
+    """The place of a message; `slot` is its index in a batch, -1 outside a batch."""
 
     position: int
     slot: int
 
 
 class TopicCompactionService(Protocol):
-    """See the module."""
+    """The compaction service of one topic; the module has the requirements."""
 
     def compact(
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
-        """Make a run.
+        """Run a compaction.
 
-        `progress` is called with each step, and raises to stop the run. It is a `RunControl` where
-        the queue has begun the run: hand it on to `TopicCompaction.run`.
+        `progress` is called with each step and may raise to cancel the run. It is a `RunControl` if
+        the queue started the run: pass it to `TopicCompaction.run`.
         """
 
     def read_compacted_entries(
         self, start: int, limit: int, through: int | None = None
     ) -> tuple[Sequence[LogEntry], int]:
-        """(entries, last position that was looked at): retained ones, from `start` on.
+        """Read retained entries from `start` on: (entries, last position covered).
 
-        At most `limit`, and fewer if that is enough for now; none above `through`, which is the
-        horizon unless given. If there are none, nothing is retained from `start` up to there.
+        Returns at most `limit` entries and may return fewer, none above `through`, by default the
+        horizon. An empty result means that nothing from `start` to that position is retained.
         """
 
     @property
     def last_compacted_position(self) -> int:
-        """The last position that was judged, -1 before the first run."""
+        """The horizon of the last run, -1 before the first run."""
 
     def last_message_position(self) -> MessagePosition | None:
-        """The last message that is retained."""
+        """The last retained message."""
 
     def find_by_publish_time(self, time_ms: int) -> int | None:
         """The first retained position published at or after a time."""
 
     def delete_compacted(self) -> None:
-        """Forget everything that was compacted; the horizon is -1 then.
+        """Delete all compacted data and set the horizon to -1.
 
-        May wait for the end of a run, whose result goes as well.
+        May wait for a run in progress, and deletes its result as well.
         """
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class LogCompactionService:
-    """The compacted view in the manifest of the topic's own log."""
+    """Stores the compacted view in the manifest of the topic's own log."""
 
     def __init__(self, log: Log, compaction: TopicCompaction) -> None:
         self._log = log
@@ -107,20 +110,20 @@ class LogCompactionService:
     def compact(
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
-        """Make a run."""
+        """Run a compaction."""
         return self._compaction.run(trigger, jobs, progress)
 
     def read_compacted_entries(
         self, start: int, limit: int, through: int | None = None
     ) -> tuple[Sequence[LogEntry], int]:
-        """See the protocol; a piece of the view's files at a time."""
+        """See the protocol; returns one piece of the view's files per call."""
         with self._log.snapshot("compacted read") as snapshot:
             manifest = snapshot.manifest
             last = manifest.horizon if through is None else min(through, manifest.horizon)
             if manifest.view is None or start > last:
                 return [], max(last, start - 1)
             for frames in snapshot.read_frames(start, compacted=True):
-                # Above the horizon the walk goes on in the log, which is not ours to give.
+                # Above the horizon the frames come from the log, which is not part of the view.
                 within = int(frames.positions.searchsorted(last, side="right"))
                 entries = FrameEntries(frames.select(slice(0, min(limit, within))))
                 if within > limit:
@@ -135,26 +138,27 @@ class LogCompactionService:
         return -1 if manifest.view is None else manifest.horizon
 
     def last_message_position(self) -> MessagePosition | None:
-        """As the last run wrote it into the manifest."""
-        found = self._log.manifest.state.get(LAST_MESSAGE)
-        return None if found is None else MessagePosition(*found)
+        """The last retained message, as the last run wrote it into the manifest."""
+        fields = self._log.manifest.state.get(LAST_MESSAGE)
+        return None if fields is None else MessagePosition(*fields)
 
     def find_by_publish_time(self, time_ms: int) -> int | None:
-        """By the block indexes of the view's segments."""
+        """Search the block indexes of the view's segments."""
         with self._log.snapshot("time search") as snapshot:
-            found = snapshot.find_time(time_ms, compacted=True)
-            return found if found is not None and found <= snapshot.manifest.horizon else None
+            position = snapshot.find_time(time_ms, compacted=True)
+            in_view = position is not None and position <= snapshot.manifest.horizon
+            return position if in_view else None
 
     def delete_compacted(self) -> None:
-        """See the protocol; the log stays, `ViewBeingDeleted` if somebody else is at it."""
+        """See the protocol; keeps the log. Raises `ViewBeingDeleted` during another deletion."""
         self._compaction.delete_view()
 
     def close(self) -> None:
-        """The log is closed by its owner."""
+        """Nothing to release: the topic closes the log."""
 
 
 def service_factory(name: str) -> ServiceFactory:
-    """The factory that a setting names as "module:factory"; ours if it names none."""
+    """Import the factory of a setting "module:factory"; `LogCompactionService` if empty."""
     if not name:
         return LogCompactionService
     module, _, attribute = name.partition(":")

@@ -1,12 +1,12 @@
-"""The verdict task: from the live rows of a segment's key index to what is dead in the segment.
+"""The verdict task: turns the live rows of a segment's key index into the segment's dead set.
 
-1. Pick the live rows and sort them by position and slot.
-2. An entry without a live row is dead. One with as many live rows as it has messages is live. One
-   with fewer is a batch that is partly live: its live slots are kept as a mask.
-3. Count entries, messages and bytes, and note the last message that is retained.
+1. Select the live rows and sort them by position and slot.
+2. An entry without a live row is dead. An entry with as many live rows as messages is live. An
+   entry with fewer is a partly live batch: a mask records its live slots.
+3. Count entries, messages and bytes, and find the last retained message.
 
-A batch that cannot be opened has one row, which stands for all of it. Placeholders of batches that
-lost messages the old way have none, so such a batch counts as partly live.
+A batch that cannot be decoded has one row for the whole entry. Placeholders, which other brokers
+leave for removed messages, have no row, so a batch with placeholders counts as partly live.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["DeadSetTask", "LiveRows", "run_dead_set"]
 
 @dataclass(frozen=True, slots=True)
 class DeadSetTask:
-    """A segment and its live rows, in pieces by ascending ranges of buckets."""
+    """A segment and its live rows, split by ascending ranges of buckets."""
 
     index: IndexTask
     survivors: tuple[Survivors, ...]
@@ -54,13 +54,13 @@ class LiveRows:
     live_messages: int
     live_bytes: int
     row_bytes: int
-    """That the rows stand for; the rest of the segment has none."""
+    """Bytes of the messages that have a row; other messages of the segment have none."""
     last: tuple[int, int] | None
-    """(position, slot) of the last retained message; slot -1 where it is not in a batch."""
+    """(position, slot) of the last retained message; slot -1 outside a batch."""
 
 
 def run_dead_set(task: DeadSetTask, check: Callable[[], None]) -> LiveRows:
-    """Carry out a task."""
+    """Compute the dead set of one segment."""
     check()
     columns = ("position", "slot", "slots", "length", "flags", "group")
     allowance = Allowance(task.index.budget, SystemClock(), check)
@@ -82,13 +82,13 @@ def run_dead_set(task: DeadSetTask, check: Callable[[], None]) -> LiveRows:
     parts = Parts.empty()
     if partly.any():
         in_parts = np.repeat(partly, counts)
-        # Masks are as wide as they must be: the last live slot of an entry is its greatest.
+        # The last live slot of an entry is its highest and sets the width of the mask.
         widths = np.repeat(slots[begins + counts - 1] + 1, counts)
         parts = Parts.of(positions[in_parts], slots[in_parts], widths[in_parts].astype(np.uint32))
     segment = task.index.segment
     live_bytes = segment.frame_bytes
     if len(entries) < segment.entries or len(parts):
-        # Shares of partly live batches are estimates, but every entry has at least its header.
+        # The sizes of messages in a batch are estimates, but each entry has at least its header.
         live_bytes = int(rows.length[order].sum(dtype=np.int64))
         live_bytes = min(
             live_bytes, segment.frame_bytes - HEADER_BYTES * (segment.entries - len(entries))

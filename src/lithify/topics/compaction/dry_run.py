@@ -1,16 +1,16 @@
-"""A dry run of one topic, as a row that commands and HTTP show.
+"""The dry run of one topic as a row for the command line and HTTP.
 
-A dry run writes nothing but key indexes, so it cannot seal the active ledger, which a run does
-first. What of the topic it has not looked at stands in the row and in the text:
+A dry run writes nothing but key indexes, so unlike a run it does not seal the active ledger. The
+row and its text state what the plan therefore omits:
 
     topic            the name
-    text             for a person: what holds the horizon, the plan, and what was not looked at
+    text             for people: what holds the horizon, the plan, and what it omits
     plan             the plan as JSON
     declined         why a run would do nothing, as in a report; null if it would do something
-    active_entries   in the active ledger, which a run would seal and judge as well
+    active_entries   entries in the active ledger, which a run would seal and compact as well
     active_bytes     their bytes
 
-Takes as long as judging does: belongs into a thread of its own.
+Takes as long as computing the live set; call it in a thread of its own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["plan_row"]
 
 
 def plan_row(topic: Topic, jobs: Jobs | None = None, *, waits: bool = True) -> dict[str, Any]:
-    """What a run would do now; `waits` is that of `TopicCompaction.plan`."""
-    # Before the plan: what is sealed meanwhile is then in both, and not in neither.
+    """What a run would do now; for `waits` see `TopicCompaction.plan`."""
+    # Read before the plan: a ledger sealed in between is then counted twice, not omitted.
     _, _, entries, size_bytes = ledgers_of(topic)[-1]
-    found = topic.compaction.plan(jobs, waits=waits)
-    if entries and found.declined is not None and topic.compaction.is_new():
-        # What is sealed brings nothing, but a run seals and judges the active ledger as well.
-        found = replace(found, declined=None)
-    text = found.explain()
+    outcome = topic.compaction.plan(jobs, waits=waits)
+    if entries and outcome.declined is not None and topic.compaction.is_new():
+        # The sealed segments give a run no work, but it would seal and compact the active ledger.
+        outcome = replace(outcome, declined=None)
+    text = outcome.explain()
     if entries:
         text += (
             f"\nnot included: {entries} entries ({human_bytes(size_bytes)}) of the active ledger, "
@@ -45,8 +45,8 @@ def plan_row(topic: Topic, jobs: Jobs | None = None, *, waits: bool = True) -> d
     return {
         "topic": str(topic.name),
         "text": text,
-        "plan": found.plan.to_json(),
-        "declined": found.declined_row(),
+        "plan": outcome.plan.to_json(),
+        "declined": outcome.declined_row(),
         "active_entries": entries,
         "active_bytes": size_bytes,
     }

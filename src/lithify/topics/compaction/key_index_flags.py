@@ -1,4 +1,4 @@
-"""What the flags of a key index row say about its message."""
+"""Flags of a key index row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ __all__ = ["CHUNK_LAST", "CHUNK_PART", "KEYLESS", "OPAQUE", "TOMBSTONE"]
 TOMBSTONE = 1 << 0
 KEYLESS = 1 << 1
 OPAQUE = 1 << 2
-"""It cannot be opened and stands for its whole entry, which always stays."""
+"""The entry cannot be decoded. The row is for the whole entry, which is always retained."""
 CHUNK_PART = 1 << 3
 CHUNK_LAST = 1 << 4
-"""The chunk that completes its message and stands for it."""
+"""The last chunk of a message, which decides whether the message is live."""

@@ -1,16 +1,17 @@
-"""Compiled loops that turn the frames of a segment into rows of its key index. Pure.
+"""Compiled loops that turn the frames of a segment into key index rows. Pure.
 
-`key_index.py` says what a row is and is the only caller. `index_frames` goes from entry to entry:
+`key_index.py` describes the rows and is the only caller. `index_frames` processes entry by entry:
 
-1. Find the metadata and read its fields. An entry without readable metadata is opaque; a marker is
-   counted and gets no row.
-2. A single message gets its row. Its value is empty if the metadata says null, or by its size: of a
-   compressed one as its metadata has it, of an encrypted one less the 16 bytes of the cipher's tag.
-3. A batch gets a row for each message it holds. One that is compressed is handed back to the
-   caller, who opens it and goes on with `index_plain`. One that is encrypted or not as it says is
-   opaque, and the rows it already had are taken back.
+1. Locate the metadata and parse its fields. An entry with unreadable metadata is opaque. A marker
+   is counted and gets no row.
+2. A single message gets one row. Its value is empty if the metadata says null, or by its size: the
+   uncompressed size from the metadata of a compressed payload, the payload less the 16 bytes of
+   the cipher's tag of an encrypted one.
+3. A batch gets one row per message. At a compressed batch the loop returns; the caller
+   decompresses the payload and continues with `index_plain`. An encrypted or malformed batch is
+   opaque, and rows that were already written for it are discarded.
 
-The rule that keeps reads inside the array is that of `topics/messages/protobuf_fields.py`.
+`topics/messages/protobuf_fields.py` has the rules for memory safety.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ __all__ = [
 ]
 
 END, FULL, PACKED = range(3)
-"""Why a loop stopped: all done; rows full, so many more are needed; or at a compressed batch, of
-which the pause has where its payload begins and ends, its codec and its size when it is opened."""
+"""Why a loop stopped. `FULL`: the rows are full, and the state has the number of rows needed.
+`PACKED`: at a compressed batch, and the state has begin and end of its payload, codec and
+uncompressed size."""
 
 STATE = 9
 MESSAGES, MARKERS, OPAQUES, PAUSE, _WORD = 0, 1, 2, 3, 7
-"""Places in the state: what was counted, four numbers about a pause, the two `key_words`."""
+"""Offsets in the state: three counters, four numbers about a stop, the two `key_words`."""
 
 
 COLUMNS = 10
@@ -83,17 +85,15 @@ COLUMNS = 10
     _EVENT_MS,
     _GROUP_HASH,
 ) = range(COLUMNS)
-"""Of rows, in the order of `lithify.log.keyindex.key_index.COLUMNS`.
+"""The columns of a row, in the order of `lithify.log.keyindex.key_index.COLUMNS`.
 
-All int64, hashes by their bits.
-
-One array for all of them, because numba counts the references to each array of a tuple, which took
-ten times as long as the rest.
+All int64; hashes keep their bits. All columns are in one array: for a tuple of arrays numba counts
+references per array, which took ten times as long as the rest.
 """
 
 
 def new_state(log_id: bytes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """What the loops over one segment share: one small array, for each costs time in each call."""
+    """The state of the loops over one segment: one array, because each argument costs time."""
     state = np.zeros(STATE, dtype=np.int64)
     state[_WORD : _WORD + 2] = np.array(key_words(log_id)).view(np.int64)
     return state
@@ -108,14 +108,14 @@ _FIELDS = 15
     _BASE64,
     _NULL_KEY,
     _NULL_VALUE,
-    _SIZE,  # of the payload: when opened, of an entry; here, of a message in a batch
+    _SIZE,  # of an entry: uncompressed payload size; of a batch message: payload size
     _CODEC,
     _MESSAGES,
     _GROUP,
     _GROUP_STOP,
     _CHUNKS,
     _CHUNK,
-    _OUT,
+    _COMPACTED_OUT,
 ) = range(_FIELDS)
 
 _METADATA = metadata_table(
@@ -135,7 +135,7 @@ _METADATA = metadata_table(
 _SINGLE = single_table(
     partition_key=_KEY,
     payload_size=_SIZE,
-    compacted_out=_OUT,
+    compacted_out=_COMPACTED_OUT,
     event_time=_EVENT,
     partition_key_b64_encoded=_BASE64,
     null_value=_NULL_VALUE,
@@ -145,27 +145,26 @@ _SINGLE = single_table(
 _HEADER_BYTES = 32
 _CIPHER_TAG_BYTES = 16
 BATCH_MESSAGES_MAX = 2**20
-"""That a batch may have to be opened. A few kilobytes of zstd can hold 40 million messages, whose
-rows take 3 GiB; so many take 80 MiB, and no client makes batches of more than some thousand."""
+"""Limit of messages in an indexed batch. A few kilobytes of zstd can hold 40 million messages,
+whose rows take 3 GiB. A million rows take 80 MiB, and clients batch some thousand messages."""
 _TIME_MAX = 2**63 - 1
 
 
-# Each array that is handed to a function is copied field by field: a third of the time, where the
-# function is called for each message. For the same reason the steps from entry to entry and from
-# message to message stand in `spark/arrow_kernels.py` too: one for both, with the table handed to
-# it, took 5 to 14 % longer, though it was inlined.
+# Numba copies each array argument field by field, a third of the time of a function called for each
+# message. For the same reason `spark/arrow_kernels.py` has its own walk over entries and messages:
+# a shared one with the table as an argument took 5 to 14 % longer, even inlined.
 _inlined = njit(nogil=True, inline="always")
 
 
 @njit(nogil=True)
 def _time(value):  # type: ignore[no-untyped-def]
-    """A uint64 of milliseconds as int64, the largest one for what is larger."""
+    """Convert uint64 milliseconds to int64, with saturation."""
     return value if value >= 0 else np.int64(_TIME_MAX)
 
 
 @njit(nogil=True)
 def _spread(rows, row, position):  # type: ignore[no-untyped-def]
-    """The hash of a row without a key: its position, stirred so that all buckets get some."""
+    """Set the hash of a row without a key: its position, mixed to spread over the buckets."""
     word = np.uint64(position) * np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ word >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
     rows[_HASH_HIGH, row] = word ^ word >> np.uint64(32)
@@ -174,7 +173,7 @@ def _spread(rows, row, position):  # type: ignore[no-untyped-def]
 
 @_inlined
 def _hash_key(data, keyed, fields, rows, row, scratch, state):  # type: ignore[no-untyped-def]
-    """Hash the key that `fields` tell of; the flags that follow from there being one or not."""
+    """Set the hash of the key in `fields`; returns 0, or KEYLESS without a key."""
     if not keyed or fields[_NULL_KEY, 0] != 0:
         _spread(rows, row, rows[_POSITION, row])
         return KEYLESS
@@ -208,7 +207,7 @@ def _put_opaque(rows, row, position, frame_bytes, publish_ms, event_ms, messages
 
 @njit(nogil=True)
 def _chunk_flags(flags, fields):  # type: ignore[no-untyped-def]
-    """What a single message is of a chunked one: nothing, a part, the last, or -1 if absurd."""
+    """The chunk flags of a single message: 0, CHUNK_PART, CHUNK_LAST, or -1 if inconsistent."""
     chunks = np.int64(np.int32(fields[_CHUNKS, 0]))
     if chunks <= 1:
         return 0
@@ -230,7 +229,7 @@ def _is_empty(flags, fields, payload_bytes):  # type: ignore[no-untyped-def]
 
 @_inlined
 def _index_single(data, flags, fields, at, stop, payload, rows, row, scratch, state):  # type: ignore[no-untyped-def]
-    """Put the row of an entry that is one message."""
+    """Write the row of an entry that is one message."""
     position = np.int64(_u64(data, at + 8))
     chunk = _chunk_flags(flags, fields)
     if chunk < 0:
@@ -245,7 +244,7 @@ def _index_single(data, flags, fields, at, stop, payload, rows, row, scratch, st
     rows[_EVENT_MS, row] = _time(fields[_EVENT, 0])
     rows[_GROUP_HASH, row] = np.uint64(0)
     keyed = flags & KEYED != 0
-    found = chunk | _hash_key(data, keyed, fields, rows, row, scratch, state)
+    row_flags = chunk | _hash_key(data, keyed, fields, rows, row, scratch, state)
     if chunk:
         group, _ = sip128(
             data,
@@ -255,18 +254,18 @@ def _index_single(data, flags, fields, at, stop, payload, rows, row, scratch, st
             np.uint64(state[_WORD + 1]),
         )
         rows[_GROUP_HASH, row] = group
-        # A chunk has a part of the value, so that its own size says nothing.
+        # A chunk has a part of the value, so its size does not tell whether the value is empty.
         if fields[_NULL_VALUE, 0] != 0:
-            found |= TOMBSTONE
+            row_flags |= TOMBSTONE
     elif _is_empty(flags, fields, stop - payload):
-        found |= TOMBSTONE
-    rows[_FLAGS, row] = found
+        row_flags |= TOMBSTONE
+    rows[_FLAGS, row] = row_flags
     state[MESSAGES] += 1
 
 
 @njit(nogil=True)
 def _slots_of(data, metadata, payload, shrunk, messages):  # type: ignore[no-untyped-def]
-    """The slots that a batch holds, or none if its list of them is absurd."""
+    """The slots that a batch holds; empty if the list of a shrunk batch is inconsistent."""
     if not shrunk:
         return np.arange(messages)
     slots = collect_numbers(data, metadata, payload, BATCH_INDEXES)
@@ -280,7 +279,7 @@ def _slots_of(data, metadata, payload, shrunk, messages):  # type: ignore[no-unt
 
 @_inlined
 def _index_message(plain, at, stop, slot, fields, rows, row, scratch, state):  # type: ignore[no-untyped-def]
-    """(where the next message of a batch begins or -1, rows put) of the one at `at`."""
+    """Index the batch message at `at`; (offset of the next or -1 if malformed, rows written)."""
     if stop - at < 4 or u32_of(plain, at) > stop - at - 4:
         return np.int64(-1), 0
     begin = at + 4 + u32_of(plain, at)
@@ -289,13 +288,13 @@ def _index_message(plain, at, stop, slot, fields, rows, row, scratch, state):  #
     size = np.int64(np.int32(fields[_SIZE, 0]))
     if flags < 0 or not flags & FIRST or size < 0 or size > stop - begin:
         return np.int64(-1), 0
-    if fields[_OUT, 0] != 0:
+    if fields[_COMPACTED_OUT, 0] != 0:
         return begin + size, 0
-    found = _hash_key(plain, flags & KEYED != 0, fields, rows, row, scratch, state)
+    row_flags = _hash_key(plain, flags & KEYED != 0, fields, rows, row, scratch, state)
     if size == 0 or fields[_NULL_VALUE, 0] != 0:
-        found |= TOMBSTONE
+        row_flags |= TOMBSTONE
     rows[_SLOT, row] = slot
-    rows[_FLAGS, row] = found
+    rows[_FLAGS, row] = row_flags
     rows[_EVENT_MS, row] = _time(fields[_EVENT, 0])
     return begin + size, 1
 
@@ -304,11 +303,11 @@ def _index_message(plain, at, stop, slot, fields, rows, row, scratch, state):  #
 def _index_payload(  # type: ignore[no-untyped-def]
     plain, start, stop, slots, position, publish_ms, frame_bytes, rows, row, scratch, state
 ):
-    """Put the rows of a batch's opened payload; how many, -1 if it is not as it says.
+    """Write the rows of a batch's decompressed payload; their number, -1 if malformed.
 
-    A message's share of the frame is the bytes up to its end less those up to the end of the one
-    before it, both scaled from payload to frame. Messages that are compacted out count with the one
-    behind them, and whatever is left over with the last, so that the shares add up to the frame.
+    The length of a row is the message's share of the frame: its end less the end of the previous
+    message, both scaled from payload to frame. The bytes of a placeholder count for the next
+    message and any remainder for the last, so the lengths add up to the frame.
     """
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     first, at, before = row, start, np.int64(0)
@@ -326,29 +325,29 @@ def _index_payload(  # type: ignore[no-untyped-def]
             before = until
     if row > first:
         rows[_LENGTH, row - 1] += frame_bytes - before
-    # Placeholders count: a batch that has some is never wholly live, so readers get a mask for it.
+    # Placeholders count as slots: such a batch is never wholly live, so readers get a mask.
     rows[_SLOTS, first:row] = slots.size
     return row - first
 
 
 @njit(nogil=True)
 def _index_batch(  # type: ignore[no-untyped-def]
-    data, at, stop, metadata, payload, plain, opened, fields, rows, row, scratch, state
+    data, at, stop, metadata, payload, plain, plain_bytes, fields, rows, row, scratch, state
 ):
-    """(rows put or -1 if it is not as it says, why it stopped) of a batch that is not encrypted."""
+    """Index an unencrypted batch; (rows written or -1 if malformed, why it stopped)."""
     messages, codec = np.int64(np.int32(fields[_MESSAGES, 0])), fields[_CODEC, 0]
     if messages < 1 or codec < 0 or codec > CODEC_MAX:
         return np.int64(-1), END
     source, begin, end = data, payload, stop
     if codec:
-        if opened < 0:
+        if plain_bytes < 0:
             state[PAUSE], state[PAUSE + 1] = payload, stop
             state[PAUSE + 2], state[PAUSE + 3] = codec, fields[_SIZE, 0] & 0xFFFFFFFF
             return np.int64(0), PACKED
-        source, begin, end = plain, np.int64(0), opened
+        source, begin, end = plain, np.int64(0), plain_bytes
     stamp = np.int64(_u64(data, at + 16))
     shrunk = stamp & FLAG_SHRUNK != 0
-    # No more than there is room for, whatever the metadata says.
+    # Bounded by the payload size: the count in the metadata is untrusted.
     room = min((end - begin) // MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX)
     if not shrunk and messages > room:
         return np.int64(-1), END
@@ -366,10 +365,10 @@ def _index_batch(  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def _index_entry(data, at, plain, opened, fields, rows, row, scratch, state):  # type: ignore[no-untyped-def]
-    """(rows put, why it stopped) of the entry whose frame begins at `at`.
+def _index_entry(data, at, plain, plain_bytes, fields, rows, row, scratch, state):  # type: ignore[no-untyped-def]
+    """Index the entry whose frame begins at `at`; (rows written, why it stopped).
 
-    A payload that was compressed is `plain[:opened]`; it is not yet there if `opened` is negative.
+    `plain[:plain_bytes]` is the decompressed payload; `plain_bytes` is negative before that.
     """
     stop = at + _HEADER_BYTES + np.int64(_u32(data, at + 4))
     position = np.int64(_u64(data, at + 8))
@@ -398,7 +397,7 @@ def _index_entry(data, at, plain, opened, fields, rows, row, scratch, state):  #
             metadata,
             payload,
             plain,
-            opened,
+            plain_bytes,
             fields,
             rows,
             row,
@@ -416,10 +415,10 @@ def _index_entry(data, at, plain, opened, fields, rows, row, scratch, state):  #
 
 @njit(nogil=True)
 def index_frames(data, offsets, first, rows, row, scratch, state):  # type: ignore[no-untyped-def]
-    """Put the rows of the frames at `offsets` from number `first` on, at `row` and after.
+    """Write the rows of the frames at `offsets[first:]`, starting at `row`.
 
     `scratch` is as large as `data`. Returns (number of the frame it stopped at, row after the last
-    one put, why it stopped).
+    one written, why it stopped).
     """
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     for number in range(first, offsets.size):
@@ -444,14 +443,14 @@ def index_frames(data, offsets, first, rows, row, scratch, state):  # type: igno
 
 
 @njit(nogil=True)
-def index_plain(data, offset, plain, opened, rows, row, scratch, state):  # type: ignore[no-untyped-def]
-    """Put the rows of the batch at `offset`, whose payload is `plain[:opened]` when opened.
+def index_plain(data, offset, plain, plain_bytes, rows, row, scratch, state):  # type: ignore[no-untyped-def]
+    """Write the rows of the batch at `offset` from its decompressed payload `plain[:plain_bytes]`.
 
-    An `opened` of 0 is a payload that cannot be. Returns (row after the last one put, why).
+    A `plain_bytes` of 0 means decompression failed. Returns (row after the last one written, why).
     """
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     if row >= rows.shape[1]:
         state[PAUSE] = 1
         return row, FULL
-    put, why = _index_entry(data, offset, plain, opened, fields, rows, row, scratch, state)
+    put, why = _index_entry(data, offset, plain, plain_bytes, fields, rows, row, scratch, state)
     return row + put, why

@@ -1,16 +1,16 @@
 """Drops rows of one segment that can never be live, whatever the settings; compiled, pure.
 
-Of the rows of a key only the winner counts, and what wins depends on the topic's order alone. So an
-index has a row for each key that its segment holds, not for each message. Bucket by bucket, so that
-the table is in the CPU's cache:
+Only the winner among the rows of a key can be live, and within one order nothing but the order
+decides the winner. So an index has one row per key in the segment instead of one per message.
+Buckets are processed one by one, so that the hash table fits into the CPU's cache:
 
-1. Walk the rows in their order. Rows without a key and opaque ones stay. The winner so far of a key
-   is superseded by a row that comes later (order *publish*) or whose event time is not smaller
-   (order *event*); otherwise the new row is superseded. Superseded rows go.
-2. The last chunk of a message stands for it and stays even if it is superseded: parts of the same
-   message may be in an earlier segment, and share its fate.
-3. A part belongs to the first last chunk of its group and key behind it. It goes if that one was
-   superseded, and stays if that one was not or is in another segment.
+1. Walk the rows in position order. Keyless and opaque rows stay. A row supersedes the current
+   winner of its key if it comes later (order *publish*) or its event time is not smaller (order
+   *event*). Otherwise the row is superseded. Superseded rows are dropped.
+2. A superseded last chunk of a message stays: earlier segments may have chunks of the message,
+   which share its verdict.
+3. A chunk belongs to the first last chunk after it with the same group and key. It is dropped if
+   that one was superseded; it stays if that one was not, or is in another segment.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lithify.topics.compaction.key_index_flags import CHUNK_LAST, CHUNK_PART, KE
 
 __all__ = ["reduce_rows"]
 
-_DROPPED, _KEPT, _LOST = np.uint8(0), np.uint8(1), np.uint8(2)
-"""A lost row is a last chunk that was superseded; at the end it counts as kept."""
+_DROPPED, _KEPT, _SUPERSEDED_LAST = np.uint8(0), np.uint8(1), np.uint8(2)
+"""`_SUPERSEDED_LAST` marks a superseded last chunk; it becomes `_KEPT` at the end."""
 
 _EMPTY = np.int64(-1)
 
 
 @njit(nogil=True)
 def reduce_rows(order, starts, high, low, flags, event_ms, group, by_event, keep):  # type: ignore[no-untyped-def]
-    """Set `keep` of each row to 1 or 0; `order` and `starts` are those of `bucket_order`."""
+    """Set `keep` of each row to 1 or 0; `order` and `starts` come from `bucket_order`."""
     largest = 1
     for bucket in range(starts.size - 1):
         largest = max(largest, starts[bucket + 1] - starts[bucket])
@@ -55,7 +55,7 @@ def _table_size(rows):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _find_winners(rows, table, high, low, flags, event_ms, by_event, keep):  # type: ignore[no-untyped-def]
-    """Steps 1 and 2; the number of parts."""
+    """Steps 1 and 2; returns the number of chunks that are not the last."""
     parts = 0
     table[:] = _EMPTY
     mask = np.uint64(table.size - 1)
@@ -67,23 +67,23 @@ def _find_winners(rows, table, high, low, flags, event_ms, by_event, keep):  # t
             parts += 1
             continue
         at = low[row] & mask
-        best = table[at]
-        while best != _EMPTY and (high[best] != high[row] or low[best] != low[row]):
+        winner = table[at]
+        while winner != _EMPTY and (high[winner] != high[row] or low[winner] != low[row]):
             at = (at + np.uint64(1)) & mask
-            best = table[at]
-        loser = best
-        if best == _EMPTY or not by_event or event_ms[row] >= event_ms[best]:
+            winner = table[at]
+        loser = winner
+        if winner == _EMPTY or not by_event or event_ms[row] >= event_ms[winner]:
             table[at] = row
         else:
             loser = row
         if loser != _EMPTY:
-            keep[loser] = _LOST if flags[loser] & CHUNK_LAST else _DROPPED
+            keep[loser] = _SUPERSEDED_LAST if flags[loser] & CHUNK_LAST else _DROPPED
     return parts
 
 
 @njit(nogil=True)
 def _drop_parts(rows, table, high, low, flags, group, keep):  # type: ignore[no-untyped-def]
-    """Step 3: from the end, so that the first last chunk behind a part is the one in the table."""
+    """Step 3. Walks backward, so the table has the first last chunk after each row."""
     table[:] = _EMPTY
     mask = np.uint64(table.size - 1)
     for number in range(rows.size - 1, -1, -1):
@@ -99,5 +99,5 @@ def _drop_parts(rows, table, high, low, flags, group, keep):  # type: ignore[no-
             last = table[at]
         if flags[row] & CHUNK_LAST:
             table[at] = row
-        elif last != _EMPTY and keep[last] == _LOST:
+        elif last != _EMPTY and keep[last] == _SUPERSEDED_LAST:
             keep[row] = _DROPPED

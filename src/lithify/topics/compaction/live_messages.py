@@ -1,15 +1,16 @@
-"""What is live in a topic: the newest message of each key. The rule that compaction asks.
+"""The live set of a topic: the newest message of each key. Implements the rule for compaction.
 
-1. **index**: segments without a key index get one, a task each.
-2. **survivors**: ranges of buckets over all key indexes, a task each; a bit a row comes back.
-3. **verdict**: a task a segment turns bits into a dead set and counts.
+1. **index**: build missing key indexes, one task per segment.
+2. **survivors**: find the live rows of all key indexes, one task per range of buckets. A task
+   returns one bit per row.
+3. **verdict**: turn bits into a dead set and counts, one task per segment.
 
-Each step is a job of the `Jobs` it is given, in this process or on Spark. The process that asks
-holds a bit a message and a dead set a segment at a time, never keys or payload.
+Each step is a job of the given `Jobs`, in this process or on Spark. The calling process has one bit
+per message and one dead set at a time in memory, never keys or payloads.
 
-With the judgement go three facts into the manifest: the last retained message, from which
-GetLastMessageId is answered, the number of messages in the view, and since when chunked messages
-have been unfinished (`unfinished_chunks.py`).
+A run also stores three facts in the manifest: the last retained message, which answers
+GetLastMessageId; the number of messages in the view; and the watermarks of unfinished chunked
+messages (`unfinished_chunks.py`).
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ if TYPE_CHECKING:
 __all__ = ["FACTS", "LAST_MESSAGE", "UNFINISHED", "VIEW_MESSAGES", "TopicRule"]
 
 LAST_MESSAGE = "last_message"
-"""In the manifest's state: [position, slot] of the view's last message, or null."""
+"""Key in the manifest's state: [position, slot] of the view's last message, or null."""
 
 VIEW_MESSAGES = "view_messages"
 
 UNFINISHED = "unfinished"
-"""In the manifest's state: [end, time_ms] of each mark."""
+"""Key in the manifest's state: [end, time_ms] of each watermark."""
 
 FACTS = frozenset({LAST_MESSAGE, VIEW_MESSAGES, UNFINISHED})
-"""All of them: they go with the view."""
+"""All keys; deleted with the view."""
 
 SURVIVOR_WEIGHT, VERDICT_WEIGHT = 8, 4
-"""Of a row. Below the weight from which Spark pays, 8 and 16 million rows, these two steps take
-less time here, 30 ns a row, than it takes to have them done elsewhere."""
+"""Weight of a row. Below the weight at which Spark pays off, 8 and 16 million rows, these two steps
+are faster in this process, at 30 ns per row, than on Spark."""
 
 TIME_MAX = 2**63 - 1
-"""The time of what says it was published even later (`key_index_kernels.py`)."""
+"""The highest publish time; later ones saturate to it (`key_index_kernels.py`)."""
 
 
 @dataclass(slots=True)
@@ -78,17 +79,17 @@ class TopicRule:
 
     settings: Callable[[], TopicCompactionSettings]
     judged_before: Callable[[], int]
-    """The horizon of the last run: what is above it is judged for the first time."""
+    """The horizon of the last run; messages above it are new."""
     marks: Callable[[], Sequence[Mark]] = tuple
-    """Those of the last run."""
+    """The watermarks of the last run."""
     log_end: Callable[[], int] = lambda: NO_POSITION
-    """The log's last position, also above the horizon."""
+    """The log's last position, which may be above the horizon."""
     _last: tuple[int, int] | None = None
     _messages: int = 0
     _marks: list[Mark] = field(default_factory=list)
 
     def facts(self) -> Mapping[str, Any]:
-        """For the manifest, once everything was judged."""
+        """The facts for the manifest; valid after `judge` is exhausted."""
         last = None if self._last is None else list(self._last)
         return {LAST_MESSAGE: last, VIEW_MESSAGES: self._messages, UNFINISHED: self._marks}
 
@@ -98,23 +99,23 @@ class TopicRule:
         if not question.segments:
             return
         settings = self.settings()
-        # The segment at the horizon may have left the view.
-        judged = max(self.judged_before(), question.segments[-1].last_position)
+        # The segment at the horizon may no longer be in the view.
+        horizon = max(self.judged_before(), question.segments[-1].last_position)
         marks = with_mark(self.marks(), self.log_end(), question.as_of_ms)
         judging = LivenessLimits(
             by_event_time=settings.by_event_time,
             keep_keyless=settings.keep_keyless,
             tombstones_until_ms=_tombstones_until_ms(settings, question.as_of_ms),
             keys_until_ms=question.as_of_ms - settings.key_ttl_ms if settings.key_ttl_ms else -1,
-            given_up_through=given_up_through(marks, judged),
+            given_up_through=given_up_through(marks, horizon),
         )
         indexes = [self._index_task(question, segment, judging) for segment in question.segments]
         missing = [task for task in indexes if not has_index(task)]
         make_indexes(question, missing, run_index)
-        found = self._survivors(question, indexes, judging)
-        if any(each.waiting for segment in found for each in segment):
+        survivors = self._survivors(question, indexes, judging)
+        if any(each.waiting for segment in survivors for each in segment):
             self._marks = without_used(marks, judging.given_up_through)
-        tasks = [DeadSetTask(index, each) for index, each in zip(indexes, found, strict=True)]
+        tasks = [DeadSetTask(index, each) for index, each in zip(indexes, survivors, strict=True)]
         weights = [VERDICT_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
         verdicts = in_order(run_job(question, "verdict", run_dead_set, tasks, weights))
         for task, verdict in zip(tasks, verdicts, strict=True):
@@ -157,11 +158,11 @@ class TopicRule:
         return by_segment(in_order(run_job(question, "survivors", run_survivors, tasks, weights)))
 
     def _judgement(self, task: DeadSetTask, verdict: LiveRows) -> SegmentJudgement:
-        index, found = task.index, task.survivors
-        dropped = add_up_dropped(found)
+        index, survivors = task.index, task.survivors
+        dropped = add_up_dropped(survivors)
         facts = index_facts(index)
         if index.segment.last_position > self.judged_before():
-            rows = sum(each.rows for each in found)
+            rows = sum(each.rows for each in survivors)
             left_bytes = index.segment.frame_bytes - verdict.row_bytes
             _add_reduced(facts, rows, left_bytes, dropped)
         self._messages += verdict.live_messages
@@ -178,8 +179,8 @@ class TopicRule:
 
 
 def _tombstones_until_ms(settings: TopicCompactionSettings, as_of_ms: int) -> int:
-    """Tombstones that were published up to then go: all of them, if they are not to be retained."""
-    # Whatever clock their producer has: one that is ahead of ours must not keep a key's end back.
+    """Drop tombstones published at or before this time; all if they are not retained."""
+    # TIME_MAX, not the current time: a producer whose clock is ahead must not keep tombstones.
     kept_ms = settings.tombstone_retention_ms
     return as_of_ms - kept_ms if kept_ms else TIME_MAX
 
@@ -187,9 +188,9 @@ def _tombstones_until_ms(settings: TopicCompactionSettings, as_of_ms: int) -> in
 def _add_reduced(
     facts: IndexFacts, rows: int, left_bytes: int, dropped: dict[Cause, tuple[int, int]]
 ) -> None:
-    """Count what the index itself left out: messages superseded within the segment, and markers.
+    """Count messages without a row: those superseded within the segment, and markers.
 
-    Of their bytes only the sum is known; both get as much for each of theirs.
+    Only the sum of their bytes is known; it is divided by message count.
     """
     left = facts.messages - rows
     if not left:

@@ -1,15 +1,15 @@
-"""The survivors task: which rows of the key indexes of a log are live, for a range of buckets.
+"""The survivors task: finds the live rows of all key indexes of a log, for a range of buckets.
 
-1. Of every segment's key index read the columns that the judgement needs, for the range only.
-   An index that turns out to be damaged is made again on the spot.
-2. Rows that a segment's dead set names count as dead.
-3. `survivor_kernels.judge_buckets` finds the winners.
-4. Parts that wait for the last chunk of their message stay, or go if it is given up
+1. Read the needed columns of each segment's key index, for the range only. A damaged index is
+   rebuilt in place.
+2. Mark rows in a segment's dead set as dead.
+3. Find the winners with `newest_and_tombstone_kernels.judge_buckets`.
+4. Keep chunks that wait for the last chunk of their message, or drop them if it is abandoned
    (`unfinished_chunks.py`).
-5. Answer for each segment with one bit a row, set for live ones, in the order of the index, and
-   with what died by cause.
+5. Return for each segment a bitmap with one bit per row, set for live rows, in index order, and the
+   counts of newly dead messages by cause.
 
-What is the same for every rule that judges by key is in `lithify.compaction.live_set.by_key`.
+`lithify.compaction.live_set.by_key` has the parts that all rules by key share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 ROW_BYTES = 80
-"""Of memory, for a row in a task: its columns twice while they are joined, verdict and table."""
+"""Memory per row of a task: its columns, twice while they are joined, verdict and hash table."""
 
 _COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "group", "length")
 _CAUSES = {
@@ -65,21 +65,21 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class LivenessLimits:
-    """The settings that decide between live and dead."""
+    """The limits that separate live from dead."""
 
     by_event_time: bool = False
     keep_keyless: bool = True
     tombstones_until_ms: int = 2**62
-    """Tombstones published at or before this time go."""
+    """Drop tombstones published at or before this time."""
     keys_until_ms: int = -1
-    """Keys last published at or before this time go."""
+    """Drop keys last published at or before this time."""
     given_up_through: int = NO_POSITION
-    """Chunks up to this position go whose last one has not come."""
+    """Drop chunks up to this position whose last chunk is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurvivorsTask:
-    """The buckets from `first` up to `stop` of all these segments, in position order."""
+    """Buckets `first` to `stop` (exclusive) of these segments, in position order."""
 
     fs: FileSystem
     directory: str
@@ -93,19 +93,19 @@ class SurvivorsTask:
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """Of one segment, for the task's range of buckets."""
+    """The live rows of one segment in the task's range of buckets."""
 
     rows: int
     bits: bytes
-    """A bit a row, the first one highest; set for live rows."""
+    """One bit per row, most significant bit first; set for live rows."""
     dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
-    """(messages, bytes) that are dead since this judgement, by cause."""
+    """(messages, bytes) that this task found dead, by cause."""
     waiting: int = 0
-    """How many of the live rows are chunks whose last one has not come."""
+    """Live rows that are chunks without their last chunk."""
 
 
 def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Survivors]:
-    """Carry out a task."""
+    """Compute the live rows of a range of buckets, one result per segment."""
     allowance = Allowance(task.budget, SystemClock(), check)
     parts = []
     for segment in task.segments:
@@ -134,12 +134,12 @@ def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Surviv
         verdicts,
     )
     lengths = columns["length"]
-    answers = []
+    results = []
     for part, (start, stop) in zip(parts, pairwise((0, *ends)), strict=True):
-        mine = verdicts[start:stop]
-        waiting = _settle_waiting(mine, part.rows, judging.given_up_through)
-        answers.append(_answer(mine, lengths[start:stop], waiting))
-    return answers
+        segment_verdicts = verdicts[start:stop]
+        waiting = _settle_waiting(segment_verdicts, part.rows, judging.given_up_through)
+        results.append(_survivors_of(segment_verdicts, lengths[start:stop], waiting))
+    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _read_part(
     columns = _COLUMNS if segment.dead is None else (*_COLUMNS, "position", "slot")
     rows, starts = read_rows(index, task.first, task.stop, columns, before_read)
     if segment.dead is None and (rows.flags & CHUNK_PART).any():
-        # Seldom needed, so it is not worth it for all.
+        # Only waiting chunks need positions, so they are read on demand.
         wanted = (*_COLUMNS, "position")
         rows, starts = read_rows(index, task.first, task.stop, wanted, before_read)
     count = int(starts[task.stop] - starts[task.first])
@@ -183,16 +183,16 @@ def read_rows(
     columns: Sequence[str],
     before_read: Callable[[int], None] = lambda _: None,
 ) -> tuple[KeyRows, NDArray[np.int64]]:
-    """(rows of a range of buckets, first row of each bucket); a damaged index is made again."""
+    """(rows of a range of buckets, first row of each bucket); rebuilds a damaged index."""
 
-    def make(damaged: IndexTask) -> None:
+    def rebuild(damaged: IndexTask) -> None:
         run_index(damaged, no_check)
 
-    return read_index(task, first, stop, columns, make, before_read)
+    return read_index(task, first, stop, columns, rebuild, before_read)
 
 
 def _settle_waiting(verdicts: NDArray[np.uint8], rows: KeyRows, given_up_through: int) -> int:
-    """Step 4: what becomes of parts that wait, in place; how many of them stay."""
+    """Step 4: settle the verdicts of waiting chunks in place; the number of retained ones."""
     waiting = np.flatnonzero(verdicts == kernels.WAITING)
     if not len(waiting):
         return 0
@@ -201,7 +201,9 @@ def _settle_waiting(verdicts: NDArray[np.uint8], rows: KeyRows, given_up_through
     return int(np.count_nonzero(~given_up))
 
 
-def _answer(verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], waiting: int) -> Survivors:
+def _survivors_of(
+    verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], waiting: int
+) -> Survivors:
     dropped = count_dropped(verdicts, lengths, _CAUSES)
     live = np.packbits(verdicts == kernels.LIVE)
     return Survivors(len(verdicts), live.tobytes(), dropped, waiting)

@@ -1,12 +1,12 @@
-"""The compaction of all topics of a node: what they bring to the queue.
+"""Compaction of all topics of a node, on the node's run queue.
 
-    request_id = compactions.request(topic)              # waits for its turn
-    compactions.status(topic, request_id)                # how that one is, or its report
-    compactions.request_due_runs()                       # once a second: what the triggers say
+    request_id = compactions.request(topic)              # queues a run
+    compactions.status(topic, request_id)                # progress of the run, or its report
+    compactions.request_due_runs()                       # once a second: evaluates the triggers
     compactions.close()
 
-Order, fairness, back-off and disks are the queue's (`compaction/scheduling/run_queue.py`). A topic
-that is closed, because it is unloaded or deleted, cancels its run itself (`TopicCompaction.close`).
+The queue decides on order, fairness, back-off and disks (`compaction/scheduling/run_queue.py`). A
+topic that is unloaded or deleted cancels its own run (`TopicCompaction.close`).
 
 All methods may be called from any thread.
 """
@@ -41,11 +41,11 @@ KIND = "topic"
 
 @dataclass(slots=True)
 class _Scheduled:
-    """One open topic; an implementation of `ScheduledLog`."""
+    """An open topic in the queue; implements `ScheduledLog`."""
 
     topic: Topic
     damage: Damage
-    _due: TopicTriggers = field(default_factory=TopicTriggers)
+    _triggers: TopicTriggers = field(default_factory=TopicTriggers)
 
     @property
     def runs(self) -> LogRuns:
@@ -64,7 +64,7 @@ class _Scheduled:
         return self.topic.compaction.now_ms() if latest is None else latest.started_ms
 
     def observe(self) -> Observation:
-        return self._due.observe(self.topic)
+        return self._triggers.observe(self.topic)
 
     def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:
         return self.topic.service.compact(trigger, jobs, control)
@@ -74,7 +74,7 @@ class _Scheduled:
 
 
 class TopicCompactions:
-    """See the module."""
+    """Requests, status and triggers of all topics; see the module."""
 
     def __init__(
         self,
@@ -82,17 +82,17 @@ class TopicCompactions:
         queue: RunQueue,
         damage: Damage | None = None,
     ) -> None:
-        """`damage` is told what runs come across."""
+        """Runs record the damage that they find in `damage`."""
         self._opened = opened
         self._damage = damage or Damage()
         self._scheduled: dict[TopicName, _Scheduled] = {}
         self.queue = queue
 
     def request(self, topic: Topic, request_id: str | None = None, *, waits: bool = True) -> str:
-        """Have a topic compacted as soon as its turn comes, or raise `RunRefused`.
+        """Queue a run for a topic and return the id of the request, or raise `RunRefused`.
 
-        The id of the request, which may be given: each is a run of its own, also while another one
-        goes on. One that does not wait is refused if it would have to.
+        Each request is a separate run, also while another one is in progress. Without `waits` the
+        request is refused if it would have to wait.
         """
         scheduled = self._of(topic)
 
@@ -102,28 +102,28 @@ class TopicCompactions:
         return self.queue.request(scheduled, run, request_id=request_id, waits=waits)
 
     def is_busy(self, topic: Topic) -> bool:
-        """Does a run of it go on or wait for its turn?"""
+        """Is a run of the topic in progress or queued?"""
         return self.queue.is_busy(self._of(topic))
 
     def status(self, topic: Topic, request_id: str | None = None) -> CompactionStatus:
-        """That of the topic, or of a request; a run that waits for its turn counts as running.
+        """The status of the topic, or of one request; a queued run counts as running.
 
         Raises `RequestUnknown`.
         """
         return self.queue.status(self._of(topic), request_id)
 
     def cancel(self, topic: Topic) -> bool:
-        """Stop the run of a topic, or forget the request; False if there is neither."""
+        """Cancel the run of a topic or remove it from the queue; False if there is none."""
         return self.queue.cancel(self._of(topic))
 
     def request_due_runs(self) -> None:
-        """Tell the queue what the triggers say; reads files where messages are counted."""
+        """Evaluate the triggers and pass them to the queue; reads files to count messages."""
         opened = self._opened()
         self._scheduled = {name: self._of(topic) for name, topic in opened.items()}
         self.queue.observe(KIND, self._scheduled.values())
 
     def close(self) -> None:
-        """Stop the run that is going on, forget the others, and wait until nothing goes on."""
+        """Cancel the run in progress, clear the queue, and wait until all runs have stopped."""
         self.queue.close()
 
     def _of(self, topic: Topic) -> _Scheduled:

@@ -1,25 +1,25 @@
-"""Batches of which only some messages are live, made smaller.
+"""Shrinks partly live batches: removes their dead messages.
 
-Stored, such a batch has only its retained messages, in their order, and the list of their slots in
-`compacted_batch_indexes`; its frame is flagged `FLAG_SHRUNK`. Everything else is as the producer
-sent it: the codec, all other metadata, the number of messages, in metadata and tag. Slots are never
-numbered anew, so a batch can be made smaller again and again.
+A shrunk batch has only its retained messages, in order, and the list of their slots in
+`compacted_batch_indexes`. Its frame is flagged `FLAG_SHRUNK`. Everything else is as the producer
+sent it: the codec, all other metadata, the number of messages in metadata and tag. Slots are never
+renumbered, so a batch can be shrunk repeatedly.
 
-For a run of frames (`shrink_frames`):
+For a piece of frames (`shrink_frames`):
 
-1. One compiled loop writes all frames side by side into a new buffer: wholly live ones as they
-   are, the others with new metadata, payload and CRCs, each read once more to see that it has what
-   it should have.
-2. If it meets one that is compressed, all of those are opened, one by one: copy what is retained,
-   compress it with the same codec, open that and compare. Then the loop is run again with them.
+1. A compiled loop writes all frames into a new buffer: wholly live ones unchanged, the others with
+   new metadata, payload and CRCs. Each shrunk entry is parsed again and verified.
+2. If the loop meets a compressed batch, decompress all compressed batches one by one: copy the
+   retained messages, compress them with the same codec, decompress and compare. Then run the loop
+   again with the results.
 
-The target of a rewrite gets its key index from those of its sources, row by row what is live in
-them. If one of those is not there or not whole, it gets none, and the next run makes it.
+The target of a rewrite gets a key index from those of its sources, with the live rows of each. If
+an index is missing or damaged, the target gets none, and the next run builds it.
 
-Invariants: positions, order and number of frames stay. A batch that cannot be read, or does not
-have a message that is said to be live, is an error that names it; nothing is left out silently.
+Invariants: positions, order and number of frames do not change. An unreadable batch, or one without
+a message that is in the live set, is an error that names it; no message is dropped silently.
 
-Pure but for `TopicRewriting.finish`. For the compaction of topics.
+Pure except for `TopicRewriting.finish`. For the compaction of topics.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ __all__ = ["TopicRewriting", "shrink_frames"]
 
 _NO_BYTES = np.empty(0, np.uint8)
 
-_WHAT = {
-    kernels.BAD_METADATA: "its metadata cannot be read",
-    kernels.BAD_SLOTS: "its number or list of messages is impossible",
-    kernels.BAD_PAYLOAD: "its payload cannot be read",
-    kernels.MISSING_SLOT: "it does not have a message that is live",
+_PROBLEMS = {
+    kernels.BAD_METADATA: "its metadata is malformed",
+    kernels.BAD_SLOTS: "its message count or list of slots is invalid",
+    kernels.BAD_PAYLOAD: "its payload is malformed",
+    kernels.MISSING_SLOT: "a live message is missing in it",
     kernels.ENCRYPTED: "it is encrypted",
-    kernels.BAD_CHECK: "read again, it is not what was written",
+    kernels.BAD_CHECK: "verification of the shrunk batch failed",
 }
 
 
 def shrink_frames(frames: Frames, parts: Parts) -> Frames:
-    """The frames with only the live slots of those that `parts` names, in a buffer of their own."""
+    """Copy frames to a new buffer; batches in `parts` keep only their live slots."""
     at = np.searchsorted(parts.positions, frames.positions)
     at[at == len(parts)] = 0
     rows = np.where(parts.positions[at] == frames.positions, at, -1)
     nothing = np.zeros(len(frames) + 1, np.int64)
-    made, bad, problem = _write(frames, rows, parts, _NO_BYTES, nothing, nothing - 1)
+    result, bad, problem = _write(frames, rows, parts, _NO_BYTES, nothing, nothing - 1)
     if problem == kernels.PACKED:
-        made, bad, problem = _write(frames, rows, parts, *_pack(frames, rows, parts))
+        result, bad, problem = _write(frames, rows, parts, *_pack(frames, rows, parts))
     if bad >= 0:
-        raise _refused(frames, bad, problem)
-    return made
+        raise _shrink_error(frames, bad, problem)
+    return result
 
 
 def _write(
@@ -91,7 +91,7 @@ def _write(
     packed_starts: NDArray[np.int64],
     plain_sizes: NDArray[np.int64],
 ) -> tuple[Frames, int, int]:
-    """The frames as they are to be, the first one that could not be written or -1, and why not."""
+    """(new frames, number of the first frame with a problem or -1, the problem)."""
     growth = int(kernels.entry_bytes_max(0, parts.slots.astype(np.int64)).sum())
     out = np.empty(len(frames.buffer) + growth + len(packed), np.uint8)
     places = np.empty(len(frames), np.int64)
@@ -111,9 +111,9 @@ def _write(
     return Frames(out[:filled], places, frames.positions, base=0), bad, problem
 
 
-def _refused(frames: Frames, number: int, problem: int) -> InvalidInput:
+def _shrink_error(frames: Frames, number: int, problem: int) -> InvalidInput:
     ledger, entry = unpack(int(frames.positions[number]))
-    return InvalidInput(f"the batch at {ledger}:{entry} cannot be shrunk: {_WHAT[problem]}")
+    return InvalidInput(f"the batch at {ledger}:{entry} cannot be shrunk: {_PROBLEMS[problem]}")
 
 
 def _pack(
@@ -121,8 +121,8 @@ def _pack(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """The new payloads of compressed batches.
 
-    All of them side by side, where that of each frame begins, and its size before it was
-    compressed: -1 for a frame that has none.
+    Returns (all payloads concatenated, begin of each frame's payload, its uncompressed size or -1
+    for a frame without one).
     """
     count = len(frames)
     codecs = np.empty(count, np.int64)
@@ -133,7 +133,7 @@ def _pack(
         frames.buffer, frames.offsets, rows, *masks, codecs, payloads, sizes
     )
     if bad >= 0:
-        raise _refused(frames, bad, problem)
+        raise _shrink_error(frames, bad, problem)
     plain_sizes = np.full(count, -1, np.int64)
     lengths = np.zeros(count + 1, np.int64)
     pieces: list[Buffer] = []
@@ -145,7 +145,7 @@ def _pack(
         kept = _kept(frames, number, opened, int(rows[number]), parts)
         piece = compress(int(codecs[number]), kept)
         if decompress_as(int(codecs[number]), piece, len(kept)) != kept:
-            raise _refused(frames, number, kernels.BAD_CHECK)
+            raise _shrink_error(frames, number, kernels.BAD_CHECK)
         pieces.append(piece)
         lengths[number + 1] = len(piece)
         plain_sizes[number] = len(kept)
@@ -154,7 +154,7 @@ def _pack(
 
 
 def _kept(frames: Frames, number: int, opened: Buffer, row: int, parts: Parts) -> bytes:
-    """What is retained of an opened payload."""
+    """The retained messages of a decompressed payload."""
     plain = np.frombuffer(opened, np.uint8)
     out = np.empty(len(plain), np.uint8)
     problem, size = kernels.keep_slots(
@@ -167,18 +167,18 @@ def _kept(frames: Frames, number: int, opened: Buffer, row: int, parts: Parts) -
         out,
     )
     if problem != kernels.OK:
-        raise _refused(frames, number, problem)
+        raise _shrink_error(frames, number, problem)
     return out[:size].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRewriting:
-    """What the rewrite of a topic does beyond copying; see `Rewriting`."""
+    """Edits the frames and builds the key index in a rewrite of a topic; see `Rewriting`."""
 
     log_id: bytes
 
     def edit(self, frames: Frames, parts: Parts) -> Frames:
-        """Make partly live batches smaller."""
+        """Shrink partly live batches."""
         return shrink_frames(frames, parts)
 
     def finish(
@@ -190,23 +190,24 @@ class TopicRewriting:
         copied: Copied,
         allowance: Allowance,
     ) -> None:
-        """Make the target's key index of those of its sources."""
+        """Build the target's key index from those of its sources."""
         try:
-            found = [self._live_rows(fs, directory, source, allowance) for source in sources]
+            per_source = [self._live_rows(fs, directory, source, allowance) for source in sources]
         except (Corrupt, UnsupportedVersion, FileNotFoundError):
             return
-        orders = {order for _, order, _ in found}
+        orders = {order for _, order, _ in per_source}
         if len(orders) > 1:
             return
         columns = {
-            name: np.concatenate([getattr(rows, name) for rows, _, _ in found]) for name in COLUMNS
+            name: np.concatenate([getattr(rows, name) for rows, _, _ in per_source])
+            for name in COLUMNS
         }
         rows = KeyRows(**columns)
         opaque = int(np.count_nonzero(rows.flags & OPAQUE))
         facts = IndexFacts(orders.pop(), len(rows), opaque=opaque)
-        shrunk = np.concatenate([positions for _, _, positions in found])
+        shrunk = np.concatenate([positions for _, _, positions in per_source])
         if len(shrunk):
-            _share_out(rows, shrunk, copied.edited_bytes)
+            _scale_lengths(rows, shrunk, copied.edited_bytes)
         task = IndexTask(fs, directory, target, self.log_id)
         keep = np.ones(len(rows), np.bool_)
         pieces = encode(rows, keep, facts, target.id, self.log_id, segment_crc(task))
@@ -216,7 +217,7 @@ class TopicRewriting:
     def _live_rows(
         self, fs: FileSystem, directory: str, source: SegmentRef, allowance: Allowance
     ) -> tuple[KeyRows, int, NDArray[np.int64]]:
-        """Of a source: the live rows of its key index, their order, where it is partly live."""
+        """(live rows of a source's key index, their order, positions of partly live batches)."""
         crc = segment_crc(IndexTask(fs, directory, source, self.log_id))
         file = fs.open_read(f"{directory}/{key_index_name(source.name)}")
         with file, KeyIndex(file, source.id, self.log_id, crc) as index:
@@ -231,16 +232,18 @@ class TopicRewriting:
         return kept, order, dead.parts.positions
 
 
-def _share_out(rows: KeyRows, shrunk: NDArray[np.int64], frame_bytes: NDArray[np.int64]) -> None:
-    """Scale the shares of messages in batches that were made smaller to what these take now.
+def _scale_lengths(
+    rows: KeyRows, shrunk: NDArray[np.int64], frame_bytes: NDArray[np.int64]
+) -> None:
+    """Scale the lengths of messages in shrunk batches to the new frame sizes.
 
-    `shrunk` are the positions of those batches, ascending.
+    `shrunk` has the positions of these batches in ascending order.
     """
     changed = np.flatnonzero(_among(rows.position, shrunk))
     changed = position_order(changed, rows.position, rows.slot)
     begins = np.flatnonzero(np.diff(rows.position[changed], prepend=-1))
     counts = np.diff(begins, append=len(changed))
-    # One more for each, so that no share is of nothing.
+    # Plus one, so that no batch has a total of zero.
     lengths = rows.length[changed].astype(np.int64) + 1
     through = np.cumsum(lengths)
     through -= np.repeat((through - lengths)[begins], counts)
@@ -253,14 +256,14 @@ def _share_out(rows: KeyRows, shrunk: NDArray[np.int64], frame_bytes: NDArray[np
 
 
 def _among(values: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the values are among the ascending ones, of which there is at least one."""
+    """Mask of the values that are in `ascending`, which must not be empty."""
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    found: NDArray[np.bool_] = ascending[at] == values
-    return found
+    mask: NDArray[np.bool_] = ascending[at] == values
+    return mask
 
 
 def _count_slots(rows: KeyRows, parts: Parts) -> None:
-    """Say of the batches that were made smaller how many messages they have now."""
+    """Update the number of slots in the rows of shrunk batches."""
     bits = np.bitwise_count(parts.words).astype(np.uint32)
     counts = np.add.reduceat(bits, parts.starts[:-1])
     at = np.minimum(np.searchsorted(parts.positions, rows.position), len(parts) - 1)

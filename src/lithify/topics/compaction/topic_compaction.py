@@ -1,22 +1,22 @@
-"""Compaction of one topic: what its users call.
+"""Compaction of one topic: the interface for its callers.
 
     report = topic.compaction.run("admin", jobs)
     print(topic.compaction.plan(jobs).explain())
 
 A run:
 
-1. If nothing came since the last one and nothing can have expired, there is nothing to do.
-2. The active ledger is rolled, so that everything durable can be judged. What is younger than the
-   minimum lag is kept out by a hold of that name.
-3. The kernel's run (`compaction/run/compactor.py`) with the topic's rule, into the view.
-   While it goes on it slows down when reads for consumers take longer than they did before it
+1. Return if nothing was appended since the last run and nothing can have expired.
+2. Roll the active ledger, so that everything durable is in scope. A hold of the name `minimum lag`
+   excludes messages younger than the minimum lag.
+3. Run the kernel (`compaction/run/compactor.py`) with the topic's rule, into the compacted view.
+   The run slows down while reads for consumers take longer than before it
    (`compaction/limits/pace.py`).
-4. Files that nobody needs any more are deleted.
+4. Delete retired files that no reader has pinned.
 
-One that is begun because another was killed only finishes that one, or makes it again.
-One run per topic and per disk at a time: another one waits, and a dry run waits for a run on its
-own topic. Any thread may call; `run` takes long and belongs into one of its own. The topics of a
-node take turns in its queue (`scheduling.py`).
+A run that follows a killed one only completes that run, or repeats it.
+At most one run per topic and per disk is in progress: other runs wait, and a dry run waits for a
+run on its own topic. Any thread may call. `run` takes long; call it in a thread of its own. The
+queue of the node schedules the runs of all topics (`scheduling.py`).
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ if TYPE_CHECKING:
 __all__ = ["TOPIC_TASKS", "TopicCompaction", "ViewBeingDeleted"]
 
 TOPIC_TASKS = ("lithify.topics.compaction.warm_up",)
-"""What the workers begin with: the modules that the tasks of a run are in, their code loaded."""
+"""Modules that Spark workers load at start: they warm up the code of the tasks."""
 
 TARGET_BYTES_MAX = 256 * 2**20
 TARGET_ENTRIES_MAX = 2**24
 REWRITE_BYTES_MIN = 64 * 2**20
-"""A run may rewrite so much however little is new, so that the view comes to rest."""
+"""Rewrite budget of a run regardless of the new bytes, so that the view converges."""
 SOURCE_BYTES_MIN, SOURCE_BYTES_MAX = 2 * TARGET_BYTES_MAX, 2 * 2**30
-"""What one task reads at most is an eighth of what is new, but within these: old segments, of which
-little is live, are many tasks then, and they can be shared out evenly."""
+"""Bounds of the bytes that one task reads, by default an eighth of the new bytes. They split old,
+mostly dead segments into many tasks, which balances the load."""
 
 
 class ViewBeingDeleted(InvalidInput):
-    """Somebody else is deleting the compacted view."""
+    """Another deletion of the compacted view is in progress."""
 
     exit_code = CONFLICT
 
 
 class TopicCompaction:
-    """See the module."""
+    """Runs, plans and reports of one topic; see the module."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class TopicCompaction:
         gate: DiskGate | None = None,
         latencies: Latencies | None = None,
     ) -> None:
-        """`name` is what others are told who wait for the disk.
+        """`name` is shown to runs that wait for the disk.
 
         `latencies` are those of reads for consumers, also of other topics on the disk.
         """
         self.latencies = latencies or Latencies()
         self.rate = SharedRate(fs, f"{log.directory}/{PACE}")
-        """Of the run that is going on."""
+        """The rate of the run in progress."""
         self._log = log
         self._clock = clock
         self.settings = settings
@@ -131,46 +131,46 @@ class TopicCompaction:
         )
         self.history = self._compactor.history
         self.reserve: NoReserve = NO_RESERVE
-        """Space that a run, and the deletion of old segments, may use on a full disk."""
+        """Disk space that a run and the deletion of old segments may use on a full disk."""
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     @property
     def horizon(self) -> int:
-        """The last position that a run has judged, -1 before the first one."""
+        """The last position that a run has covered, -1 before the first run."""
         return self._log.manifest.horizon
 
     def is_new(self) -> bool:
-        """Is there something that no run has judged, or that may have expired since?"""
+        """Is there a message above the horizon, or one that may have expired since the last run?"""
         return self._log.last_position > self.horizon or self.may_have_expired()
 
     def may_have_expired(self) -> bool:
-        """Can something that was retained have become too old since?"""
+        """Can a retained message have expired since the last run?"""
         settings = self.settings()
         expires = settings.key_ttl_ms or settings.tombstone_retention_ms
         expires = expires or is_mark_due(self._marks(), self._clock.now_ms())
         return bool(expires and self._log.manifest.view)
 
     def _marks(self) -> Sequence[Mark]:
-        """Since when chunked messages have been unfinished, as the last run found it."""
+        """The watermarks of unfinished chunked messages from the last run."""
         marks: Sequence[Mark] = self._log.manifest.state.get(UNFINISHED, ())
         return marks
 
     @property
     def running(self) -> bool:
-        """Is a run going on?"""
+        """Is a run in progress?"""
         return self.runs.running
 
     def unfinished(self) -> bool:
-        """Has a run been killed that no other one has taken up?"""
+        """Is there a killed run that no run has completed?"""
         return self.runs.unfinished()
 
     def record(self) -> CompactionRecord:
-        """What all runs have done, also before a restart; an unreadable history is a failure."""
+        """The totals of all runs, also before a restart; fails on an unreadable history."""
         return self.runs.record()
 
     def status(self) -> CompactionStatus:
-        """How the last run went, also one before a restart; or how far this one is."""
+        """The progress of the run in progress, else the outcome of the last run."""
         return self.runs.status()
 
     def now_ms(self) -> int:
@@ -178,9 +178,9 @@ class TopicCompaction:
         return self._clock.now_ms()
 
     def plan(self, jobs: Jobs | None = None, *, waits: bool = True) -> DryRun:
-        """What a run would do now with what is sealed; makes key indexes, changes nothing else.
+        """What a run would do now with the sealed segments. Writes nothing but key indexes.
 
-        It waits for the run that is going on, or is refused if it does not wait.
+        Waits for a run in progress, or is refused without `waits`.
         """
         with self.runs.turn(RunControl(waits=waits)):
             settings = self.settings()
@@ -194,7 +194,7 @@ class TopicCompaction:
     def run(
         self, trigger: str, jobs: Jobs | None = None, progress: Progress = ignore_progress
     ) -> Report:
-        """Compact now, when disk and topic are free. `progress` may be a `RunControl`."""
+        """Compact as soon as topic and disk are free. `progress` may be a `RunControl`."""
 
         def run(control: RunControl) -> Report:
             with self.reserve.if_full():
@@ -217,9 +217,9 @@ class TopicCompaction:
         return replace(report, reclaimed_bytes=freed.bytes) if report.result == "done" else report
 
     def reclaim(self) -> None:
-        """Delete what is retired and pinned no more, and add the bytes to the last run's report.
+        """Delete retired files without pins and add their bytes to the last run's report.
 
-        A run that is going on deletes what it has retired itself, once its report is written.
+        A run in progress deletes its own retired files after it has written its report.
         """
         if self.running or not self._reclaiming.acquire(blocking=False):
             return
@@ -230,17 +230,17 @@ class TopicCompaction:
             self._reclaiming.release()
 
     def cancel(self) -> None:
-        """Ask a run that is going on to stop; it leaves everything as it was."""
+        """Cancel the run in progress; it leaves the topic unchanged."""
         self.runs.cancel()
 
     def close(self) -> None:
-        """Cancel the run that is going on, wait for its end, and let no other one begin."""
+        """Cancel the run in progress, wait until it has stopped, and refuse new runs."""
         self.runs.close()
 
     def delete_view(self) -> None:
-        """Forget everything that was compacted; the log stays. Waits for the end of a run."""
+        """Delete the compacted view, not the log. Waits for a run in progress."""
         if not self._deleting.acquire(blocking=False):
-            raise ViewBeingDeleted(f"the view of {self._log.directory} is being deleted")
+            raise ViewBeingDeleted(f"the view of {self._log.directory} is already being deleted")
         try:
             with self.runs.turn():
                 self._log.publish(_without_view, "compacted view deleted")
@@ -250,17 +250,17 @@ class TopicCompaction:
             self._deleting.release()
 
     def _new_bytes(self) -> int:
-        """That no run has judged."""
+        """The bytes above the horizon."""
         manifest = self._log.manifest
         new = (s.frame_bytes for s in manifest.segments if s.last_position > manifest.horizon)
         return sum(new) + self._log.active_bytes
 
     def _minimum_lag(self, settings: TopicCompactionSettings) -> HoldHandle:
-        hold = self._judgeable(settings.compaction_lag_min_ms)
+        hold = self._lag_limit(settings.compaction_lag_min_ms)
         return self._compactor.holds.place("minimum lag", hold, "topic")
 
-    def _judgeable(self, lag_min_ms: int) -> int:
-        """The last position that is old enough."""
+    def _lag_limit(self, lag_min_ms: int) -> int:
+        """The last position that is at least `lag_min_ms` old."""
         if not lag_min_ms:
             return self._log.next_position
         with self._log.snapshot("minimum lag") as snapshot:
@@ -269,7 +269,7 @@ class TopicCompaction:
 
 
 def _run_settings(settings: TopicCompactionSettings, new_bytes: int) -> RunSettings:
-    options: dict[str, float] = {
+    policy_options: dict[str, float] = {
         "density_min": settings.live_ratio_min,
         "rewrite_bytes_max": settings.rewrite_bytes_max or max(new_bytes, REWRITE_BYTES_MIN),
     }
@@ -277,7 +277,7 @@ def _run_settings(settings: TopicCompactionSettings, new_bytes: int) -> RunSetti
     return RunSettings(
         Limits(TARGET_BYTES_MAX, TARGET_ENTRIES_MAX, source_bytes_max=source_bytes_max),
         "view",
-        options,
+        policy_options,
         in_view=True,
         budget=settings.budget(),
         pace=settings.pace(),

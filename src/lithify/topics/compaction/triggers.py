@@ -1,18 +1,17 @@
-"""What calls for the compaction of a topic without being asked.
+"""Triggers that start the compaction of a topic without a request.
 
-| trigger | when |
+| trigger | condition |
 |---|---|
-| unfinished | a run was killed: it is finished or, where that cannot be, made again |
-| lag | a message of `compaction_lag_max_ms` has not been judged |
-| threshold | `compaction_threshold_bytes` or `…_messages` came since the last run |
-| periodic | the last run began `compaction_every_ms` ago |
+| unfinished | a run was killed; it is completed or, if that is not possible, repeated |
+| lag | a message above the horizon is `compaction_lag_max_ms` old |
+| threshold | `compaction_threshold_bytes` or `…_messages` were appended since the last run |
+| periodic | the last run started `compaction_every_ms` ago |
 
-All but the first need something new; none of them counts where `compaction_enabled` is off. The
-queue decides which one is due, and when (`compaction/scheduling/schedule.py`).
+All but the first require new messages, and none applies if `compaction_enabled` is off. The queue
+decides which trigger is due, and when (`compaction/scheduling/schedule.py`).
 
-How far runs have judged says the topic's `TopicCompactionService`. Bytes and times come from the
-manifest. Messages are counted by reading what is new, each message once, and only as far as the
-threshold.
+The horizon comes from the topic's `TopicCompactionService`, bytes and times from the manifest.
+Messages are counted by reading the new ones, each once, and only up to the threshold.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ __all__ = ["TopicTriggers"]
 
 @dataclass(slots=True)
 class TopicTriggers:
-    """What is known of one topic from one look to the next."""
+    """The triggers of one topic, with its count of new messages."""
 
     _horizon: int = NO_POSITION
     _counted: int = NO_POSITION
     _messages: int = 0
 
     def observe(self, topic: Topic) -> Observation:
-        """What calls for a run on the topic now."""
+        """The triggers that apply to the topic now."""
         settings = topic.compaction.settings()
         if not settings.by_itself:
             return NOTHING_CALLS
@@ -53,21 +52,21 @@ class TopicTriggers:
         return Observation(
             _oldest_ms(topic) if lag_ms else None,
             lag_ms or None,
-            self._reached(topic, settings),
+            self._reached_threshold(topic, settings),
             settings.compaction_every_ms or None,
         )
 
-    def _reached(self, topic: Topic, settings: TopicCompactionSettings) -> str:
+    def _reached_threshold(self, topic: Topic, settings: TopicCompactionSettings) -> str:
         bytes_max = settings.compaction_threshold_bytes
         messages_max = settings.compaction_threshold_messages
-        judged = topic.service.last_compacted_position
-        if bytes_max and (new_bytes := stored_above(topic, judged)[1]) >= bytes_max:
+        covered_through = topic.service.last_compacted_position
+        if bytes_max and (new_bytes := stored_above(topic, covered_through)[1]) >= bytes_max:
             return f"{new_bytes} new bytes, threshold {bytes_max}"
-        if messages_max and self._has_new(topic, messages_max):
+        if messages_max and self._count_reaches(topic, messages_max):
             return f"{self._messages} new messages, threshold {messages_max}"
         return ""
 
-    def _has_new(self, topic: Topic, wanted: int) -> bool:
+    def _count_reaches(self, topic: Topic, wanted: int) -> bool:
         horizon = topic.service.last_compacted_position
         if horizon != self._horizon:
             self._horizon = self._counted = horizon
@@ -83,10 +82,10 @@ class TopicTriggers:
 
 
 def _oldest_ms(topic: Topic) -> int | None:
-    """When the oldest message came that no run has judged; of the active ledger, its beginning."""
-    judged = topic.service.last_compacted_position
+    """Time of the oldest message above the horizon; for the active ledger, its first time."""
+    covered_through = topic.service.last_compacted_position
     for segment in topic.log.manifest.segments:
-        if segment.sealed and segment.entries and segment.last_position > judged:
+        if segment.sealed and segment.entries and segment.last_position > covered_through:
             return segment.time_min
     times_ms = topic.log.active_times_ms
     return None if times_ms is None else times_ms[0]

@@ -1,15 +1,15 @@
-"""Runs the compiled code of a topic's compaction once, over a handful of messages in memory.
+"""Runs the compiled code of a topic compaction once, over a few messages in memory.
 
-Compiled code is loaded by its first call, which takes most of a second for all of it. Spark's
-workers are forked from a process that has called `warm_up` (`pipeline/python_daemon.py`), so that
-none of them has to load anything:
+The first call of compiled code loads it, which takes most of a second in total. Spark's workers are
+forked from a process that has called `warm_up` (`pipeline/python_daemon.py`), so none of them has
+to load it:
 
-1. A log in memory gets batches, plain and compressed, and single messages, the last of which
-   supersedes some of those before it.
-2. It is judged as a run would judge it, which makes key indexes and dead sets.
-3. Its segment is rewritten, which makes the batches smaller.
+1. Append batches, plain and compressed, and single messages to a log in memory. The last message
+   supersedes some of the earlier ones.
+2. Compute the live set as a run does, with key indexes and dead sets.
+3. Rewrite the segment, which shrinks the batches.
 
-Nothing outlives the call, and nothing outside memory is touched.
+The call leaves no state and touches nothing outside memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SETTINGS = LogSettings(durability=Durability.NONE)
 
 
 def warm_up() -> None:
-    """Call every compiled loop that the tasks of a run call."""
+    """Call every compiled loop that the tasks of a run use."""
     fs, clock = MemoryFileSystem(), ManualClock()
     with Log.open(fs, "/log", kind="topic", settings=_SETTINGS, rule=PACKED, clock=clock) as log:
         log.append_many([_batch(NONE), _batch(LZ4), _single(b"0"), _single(b"1")])
@@ -82,7 +82,7 @@ def _single(value: bytes) -> bytes:
 
 
 def _batch(codec: CompressionType) -> bytes:
-    """Two messages, of which the first has the key of those that follow."""
+    """Two messages; the first has the key of the single messages."""
     payload = b""
     for key in ("a", f"b{codec}"):
         head = SingleMessageMetadata(partition_key=key, payload_size=1).SerializeToString()

@@ -1,18 +1,18 @@
-"""Compiled loops that take dead messages out of batches.
+"""Compiled loops that remove dead messages from batches.
 
-`topics/compaction/shrink_batches.py` says what these do and is the only caller. Entries come from
-producers, so nothing in them is trusted; `protobuf_fields.py` says what keeps that safe. What
-cannot be read gives the number of a problem, never a wild read.
+`topics/compaction/shrink_batches.py` describes the operation and is the only caller. Entries come
+from producers and are untrusted; `protobuf_fields.py` has the rules for memory safety. Unreadable
+input yields a problem code, never a read out of bounds.
 
-A batch is made smaller in four steps:
+Shrinking a batch takes four steps:
 
-1. `_head` reads from the metadata which slots are stored: all of them, or, in a batch that was made
-   smaller before, those that `compacted_batch_indexes` (field 31) lists.
-2. `_find` hops over the stored messages and notes the byte ranges of those whose slots are to be
-   kept, neighbours as one range. Each slot to be kept must be found.
-3. `_write_head` and `_shrink` put down the new entry: metadata without fields 9 and 31, then those
-   two as they are now, then the ranges, last the CRCs of entry and frame.
-4. `_is_right` reads the new entry as steps 1 and 2 would and compares.
+1. `_read_metadata` finds the slots that are stored: all of them, or, in a batch that was shrunk
+   before, those in `compacted_batch_indexes` (field 31).
+2. `_find_ranges` walks the stored messages and collects the byte ranges of the slots to keep.
+   Adjacent ranges are merged. Each slot to keep must be stored.
+3. `_write_head` and `_shrink` write the new entry: metadata without fields 9 and 31, new values of
+   these two, the ranges, then the CRCs of entry and frame.
+4. `_is_valid` parses the new entry as steps 1 and 2 do and compares.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ __all__ = [
 ]
 
 OK, BAD_METADATA, BAD_SLOTS, BAD_PAYLOAD, MISSING_SLOT, ENCRYPTED, BAD_CHECK, PACKED = range(8)
-"""What is wrong with a batch; `PACKED` only that it is compressed, and has to be opened first."""
+"""Problem codes. `PACKED` is no error: the payload must be decompressed first."""
 
 _HEADER = 32
 _FLAGS_HIGH = 17
-"""Where the high byte of the flags is in a frame's header."""
+"""Offset of the high byte of the flags in a frame header."""
 _SHRUNK_HIGH = FLAG_SHRUNK >> 8
 
 _FIELD_BYTES_MAX = 7
-"""A field number below 2048 takes two bytes, a number of 32 bits five at most."""
+"""Two bytes for a field number below 2048, at most five for a 32-bit number."""
 
 _CODEC, _SIZE, _MESSAGES, _FIELDS = range(4)
 _HAS_KEYS, _HAS_SIZE = 1, 2
@@ -78,18 +78,18 @@ _METADATA = table_of(
 )
 _REPLACED = (9 << 3 | NUMBER, _INDEXES << 3 | NUMBER, _INDEXES << 3 | BYTES)
 
-_VALUE_BYTES, _GONE = 0, 1
+_VALUE_BYTES, _PLACEHOLDER = 0, 1
 _HAS_VALUE_BYTES = 1
 _SINGLE = table_of(
     (1, BYTES, 0, -1, PAIR),
     (3, NUMBER, _HAS_VALUE_BYTES, _VALUE_BYTES, NOTHING),
-    (4, NUMBER, 0, _GONE, NOTHING),
+    (4, NUMBER, 0, _PLACEHOLDER, NOTHING),
 )
 
 
 @njit(nogil=True)
 def _length(buffer, at):  # type: ignore[no-untyped-def]
-    """Of the body of the frame at `at`; little-endian, as the log writes it."""
+    """The length of the body of the frame at `at`, little-endian."""
     return (
         np.int64(buffer[at + 4])
         | np.int64(buffer[at + 5]) << 8
@@ -106,7 +106,7 @@ def _put_u32(out, at, value):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _put_number(out, at, field, value):  # type: ignore[no-untyped-def]
-    """A field and its number; where the next one goes."""
+    """Write a number field; the offset after it."""
     for each in (np.int64(field << 3 | NUMBER), np.int64(value)):
         left = each
         while left >= 0x80:
@@ -120,7 +120,7 @@ def _put_number(out, at, field, value):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _locate(data, begin, stop):  # type: ignore[no-untyped-def]
-    """(where the CRC is or -1, where the metadata's size is, where the payload begins or -1)."""
+    """Offsets of (CRC or -1, metadata size, payload or -1 if malformed)."""
     at, crc = begin, np.int64(-1)
     if stop - at >= 6 and data[at] == 0x0E and data[at + 1] == 0x02:
         at += 6 + min(u32_of(data, at + 2), stop - at - 6)
@@ -133,11 +133,11 @@ def _locate(data, begin, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _head(data, at, stop, shrunk, slots_stop, fields):  # type: ignore[no-untyped-def]
-    """(problem, slots that are stored) of the metadata in `at..stop`; fills in `fields`.
+def _read_metadata(data, at, stop, shrunk, slots_stop, fields):  # type: ignore[no-untyped-def]
+    """(problem, stored slots) of the metadata in `at..stop`; fills in `fields`.
 
-    Where all slots are stored only those below `slots_stop` are told. The size in `fields` is -1
-    if the metadata does not have it.
+    If all slots are stored, only those below `slots_stop` are returned. The size in `fields` is -1
+    if the metadata has none.
     """
     none = np.empty(0, dtype=np.int64)
     fields[:, 0] = 0
@@ -163,42 +163,42 @@ def _head(data, at, stop, shrunk, slots_stop, fields):  # type: ignore[no-untype
 
 @njit(nogil=True)
 def _message(data, at, stop, fields):  # type: ignore[no-untyped-def]
-    """(where the message of a batch at `at` ends or -1, whether it is a placeholder)."""
+    """(end of the batch message at `at` or -1 if malformed, whether it is a placeholder)."""
     if stop - at < 4 or u32_of(data, at) > stop - at - 4:
         return np.int64(-1), False
     begin = at + 4 + u32_of(data, at)
-    fields[_GONE, 0] = 0
+    fields[_PLACEHOLDER, 0] = 0
     flags = walk(data, at + 4, begin, _SINGLE, fields, 0)
     size = np.int64(np.int32(fields[_VALUE_BYTES, 0]))
     if flags != _HAS_VALUE_BYTES or size < 0 or size > stop - begin:
         return np.int64(-1), False
-    return begin + size, fields[_GONE, 0] != 0
+    return begin + size, fields[_PLACEHOLDER, 0] != 0
 
 
 @njit(nogil=True)
 def _slots_in(words, first, slots):  # type: ignore[no-untyped-def]
-    """The slots whose bits are set in a mask, ascending."""
-    found = np.empty(slots, dtype=np.int64)
+    """The slots whose bits are set in a mask, in ascending order."""
+    chosen = np.empty(slots, dtype=np.int64)
     count = 0
     for slot in range(slots):
         if (words[first + (slot >> 6)] >> np.uint64(slot & 63)) & np.uint64(1):
-            found[count] = slot
+            chosen[count] = slot
             count += 1
-    return found[:count]
+    return chosen[:count]
 
 
 @njit(nogil=True)
-def _find(data, at, stop, stored, kept, begins, ends, fields):  # type: ignore[no-untyped-def]
-    """(problem, number of ranges, bytes in them) of the messages of the slots in `kept`."""
-    found, ranges, size = 0, 0, np.int64(0)
+def _find_ranges(data, at, stop, stored, kept, begins, ends, fields):  # type: ignore[no-untyped-def]
+    """(problem, number of ranges, bytes in them) of the messages whose slots are in `kept`."""
+    matched, ranges, size = 0, 0, np.int64(0)
     for slot in stored:
-        if found == kept.size:
+        if matched == kept.size:
             break
-        end, gone = _message(data, at, stop, fields)
+        end, is_placeholder = _message(data, at, stop, fields)
         if end < 0:
             return BAD_PAYLOAD, 0, size
-        if kept[found] == slot:
-            if gone:
+        if kept[matched] == slot:
+            if is_placeholder:
                 return MISSING_SLOT, 0, size
             if ranges and ends[ranges - 1] == at:
                 ends[ranges - 1] = end
@@ -207,18 +207,18 @@ def _find(data, at, stop, stored, kept, begins, ends, fields):  # type: ignore[n
                 ends[ranges] = end
                 ranges += 1
             size += end - at
-            found += 1
+            matched += 1
         at = end
-    if found < kept.size or not found:
+    if matched < kept.size or not matched:
         return MISSING_SLOT, 0, size
     return OK, ranges, size
 
 
 @njit(nogil=True)
 def _write_head(out, at, data, begin, head, payload, kept, size):  # type: ignore[no-untyped-def]
-    """Write an entry up to its payload; where that goes.
+    """Write an entry up to its payload; the offset of the payload.
 
-    `size` is what field 9 has to say, -1 if it is not to be there.
+    `size` is the value of field 9, -1 to omit the field.
     """
     start = at + head - begin
     copy_bytes(out, at, data, begin, head - begin)
@@ -242,43 +242,43 @@ def _write_head(out, at, data, begin, head, payload, kept, size):  # type: ignor
 
 
 @njit(nogil=True)
-def _is_right(data, begin, stop, kept, slots_stop, fields):  # type: ignore[no-untyped-def]
-    """Whether `data[begin:stop]` is a batch of just the slots in `kept`, whole if not compressed.
+def _is_valid(data, begin, stop, kept, slots_stop, fields):  # type: ignore[no-untyped-def]
+    """Whether `data[begin:stop]` is a batch of exactly the slots in `kept`.
 
-    What is compressed was looked at by `keep_slots`.
+    Checks an uncompressed payload; `keep_slots` has checked a compressed one.
     """
     _, head, payload = _locate(data, begin, stop)
     if payload < 0:
         return False
     shrunk = True
-    problem, stored = _head(data, head + 4, payload, shrunk, slots_stop, fields)
+    problem, stored = _read_metadata(data, head + 4, payload, shrunk, slots_stop, fields)
     if problem != OK or not np.array_equal(stored, kept):
         return False
-    return fields[_CODEC, 0] != 0 or _holds(data, payload, stop, kept.size, fields)
+    return fields[_CODEC, 0] != 0 or _has_messages(data, payload, stop, kept.size, fields)
 
 
 @njit(nogil=True)
-def _holds(data, at, stop, messages, fields):  # type: ignore[no-untyped-def]
-    """Whether `data[at:stop]` is exactly so many messages, none of them a placeholder."""
+def _has_messages(data, at, stop, messages, fields):  # type: ignore[no-untyped-def]
+    """Whether `data[at:stop]` is exactly `messages` messages, none of them a placeholder."""
     for _ in range(messages):
-        at, gone = _message(data, at, stop, fields)
-        if at < 0 or gone:
+        at, is_placeholder = _message(data, at, stop, fields)
+        if at < 0 or is_placeholder:
             return False
     return at == stop
 
 
 @njit(nogil=True)
 def entry_bytes_max(length, slots):  # type: ignore[no-untyped-def]
-    """How long an entry of that length can become: its slots are listed now."""
+    """Upper bound of the length of a shrunk entry, which lists its slots."""
     return length + (slots + 1) * _FIELD_BYTES_MAX
 
 
 @njit(nogil=True)
 def classify(buffer, offsets, rows, slots, starts, words, codecs, payloads, sizes):  # type: ignore[no-untyped-def]
-    """Of each frame with a row (not -1): codec, where its payload begins, uncompressed size.
+    """Find codec, payload offset and uncompressed size of each frame with a row (not -1).
 
-    The codec is 0 also where no message has to go. Returns (the first frame with a problem or -1,
-    the problem).
+    The codec is also 0 for a frame that loses no message. Returns (first frame with a problem or
+    -1, problem).
     """
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     for frame in range(offsets.size):
@@ -291,7 +291,9 @@ def classify(buffer, offsets, rows, slots, starts, words, codecs, payloads, size
         if payload < 0:
             return frame, BAD_METADATA
         shrunk = buffer[at + _FLAGS_HIGH] & _SHRUNK_HIGH != 0
-        problem, stored = _head(buffer, head + 4, payload, shrunk, np.int64(slots[row]), fields)
+        problem, stored = _read_metadata(
+            buffer, head + 4, payload, shrunk, np.int64(slots[row]), fields
+        )
         if problem != OK:
             return frame, problem
         kept = _slots_in(words, starts[row], np.int64(slots[row]))
@@ -305,7 +307,9 @@ def classify(buffer, offsets, rows, slots, starts, words, codecs, payloads, size
 
 @njit(nogil=True)
 def keep_slots(buffer, at, plain, slots, words, first, out):  # type: ignore[no-untyped-def]
-    """Copy the retained messages of the frame at `at`, whose opened payload is `plain`, to `out`.
+    """Copy the retained messages of the frame at `at` from `plain` to `out`.
+
+    `plain` is the decompressed payload.
 
     Returns (problem, bytes in `out`).
     """
@@ -313,38 +317,38 @@ def keep_slots(buffer, at, plain, slots, words, first, out):  # type: ignore[no-
     stop = at + _HEADER + _length(buffer, at)
     _, head, payload = _locate(buffer, at + _HEADER, stop)
     shrunk = buffer[at + _FLAGS_HIGH] & _SHRUNK_HIGH != 0
-    problem, stored = _head(buffer, head + 4, payload, shrunk, slots, fields)
+    problem, stored = _read_metadata(buffer, head + 4, payload, shrunk, slots, fields)
     kept = _slots_in(words, first, slots)
     begins = np.empty(slots, dtype=np.int64)
     ends = np.empty(slots, dtype=np.int64)
     ranges = 0
     if problem == OK:
-        problem, ranges, _ = _find(plain, 0, plain.size, stored, kept, begins, ends, fields)
+        problem, ranges, _ = _find_ranges(plain, 0, plain.size, stored, kept, begins, ends, fields)
     to = 0
     for row in range(ranges):
         copy_bytes(out, to, plain, begins[row], ends[row] - begins[row])
         to += ends[row] - begins[row]
-    if problem == OK and not _holds(out, 0, to, kept.size, fields):
+    if problem == OK and not _has_messages(out, 0, to, kept.size, fields):
         problem = BAD_CHECK
     return problem, to
 
 
 @njit(nogil=True)
 def list_messages(plain, ends):  # type: ignore[no-untyped-def]
-    """Find where each of `ends.size` messages ends, -end for placeholders; are they all there?"""
+    """Fill `ends` with the end of each message, -end for placeholders; False if malformed."""
     fields = np.zeros((_FIELDS, 1), dtype=np.int64)
     at = np.int64(0)
     for row in range(ends.size):
-        at, gone = _message(plain, at, plain.size, fields)
+        at, is_placeholder = _message(plain, at, plain.size, fields)
         if at < 0:
             return False
-        ends[row] = -at if gone else at
+        ends[row] = -at if is_placeholder else at
     return True
 
 
 @njit(nogil=True)
 def _seal(out, to, crc, start, end):  # type: ignore[no-untyped-def]
-    """Fill in the header of the frame at `to..end`, and the CRC of its entry from `start` on."""
+    """Complete the frame at `to..end`: the entry's CRC from `start` on, length, flag, frame CRC."""
     if crc >= 0:
         _put_u32(out, crc, np.int64(crc32c_of(out, start, end)))
     length = end - to - _HEADER
@@ -358,10 +362,10 @@ def _seal(out, to, crc, start, end):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, out, to):  # type: ignore[no-untyped-def]
-    """Write the frame at `at` with only the slots in `kept`; (problem, where the next one goes).
+    """Write the frame at `at` with only the slots in `kept`; (problem, offset after it).
 
-    `packed` is the new payload if it is compressed, and had `plain_bytes` before; else that is -1,
-    and what is compressed is told as a problem.
+    `packed` is the new compressed payload and `plain_bytes` its uncompressed size. Without one
+    `plain_bytes` is -1, and a compressed batch is the problem `PACKED`.
     """
     begin = at + _HEADER
     stop = begin + _length(buffer, at)
@@ -369,24 +373,24 @@ def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, 
     if payload < 0:
         return BAD_METADATA, to
     shrunk = buffer[at + _FLAGS_HIGH] & _SHRUNK_HIGH != 0
-    problem, stored = _head(buffer, head + 4, payload, shrunk, slots, fields)
+    problem, stored = _read_metadata(buffer, head + 4, payload, shrunk, slots, fields)
     if problem != OK:
         return problem, to
     if shrunk and np.array_equal(stored, kept):
         copy_bytes(out, to, buffer, at, stop - at)
         return OK, to + stop - at
-    says = fields[_SIZE, 0] >= 0 or fields[_CODEC, 0] != 0
+    has_size = fields[_SIZE, 0] >= 0 or fields[_CODEC, 0] != 0
     ranges = 0
     if plain_bytes < 0:
         problem = PACKED
         if fields[_CODEC, 0] == 0:
-            problem, ranges, plain_bytes = _find(
+            problem, ranges, plain_bytes = _find_ranges(
                 buffer, payload, stop, stored, kept, begins, ends, fields
             )
         if problem != OK:
             return problem, to
     copy_bytes(out, to, buffer, at, _HEADER)
-    size = plain_bytes if says else np.int64(-1)
+    size = plain_bytes if has_size else np.int64(-1)
     end = _write_head(out, to + _HEADER, buffer, begin, head, payload, kept, size)
     copy_bytes(out, end, packed, 0, packed.size)
     end += packed.size
@@ -395,7 +399,7 @@ def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, 
         end += ends[row] - begins[row]
     moved = to + _HEADER - begin
     _seal(out, to, crc + moved if crc >= 0 else crc, head + moved, end)
-    if not _is_right(out, to + _HEADER, end, kept, slots, fields):
+    if not _is_valid(out, to + _HEADER, end, kept, slots, fields):
         return BAD_CHECK, to
     return OK, end
 
@@ -404,11 +408,11 @@ def _shrink(buffer, at, kept, slots, packed, plain_bytes, begins, ends, fields, 
 def shrink_frames(  # type: ignore[no-untyped-def]
     buffer, offsets, rows, slots, starts, words, packed, packed_starts, plain_sizes, out, places
 ):
-    """Copy frames to `out`; those with a row (not -1) keep only the slots of that row's mask.
+    """Copy frames to `out`; a frame with a row (not -1) keeps only the slots of the row's mask.
 
-    A frame whose `plain_sizes` is not -1 has its new payload, compressed, in
-    `packed[packed_starts[frame]:packed_starts[frame + 1]]`. Returns (bytes in `out`, the first
-    frame with a problem or -1, the problem); `places` are the frames' in `out`.
+    A frame whose `plain_sizes` is not -1 has its new compressed payload in
+    `packed[packed_starts[frame]:packed_starts[frame + 1]]`. Fills `places` with the offset of each
+    frame in `out`. Returns (bytes in `out`, first frame with a problem or -1, problem).
     """
     most = slots.max() if slots.size else np.uint32(0)
     begins = np.empty(most, dtype=np.int64)

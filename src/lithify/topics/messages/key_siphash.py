@@ -1,15 +1,16 @@
-"""Keys are compared by hash: SipHash-1-3 with 128 bits, keyed with the log's id.
+"""The hash of message keys: SipHash-1-3 with 128 bits, keyed with the log's id.
 
-A log's id is random and never told to clients, so nobody who chooses keys can make two of them
-collide; by chance two of 10^10 keys do with a probability of 10^-19.
+Key indexes compare hashes instead of keys. The log's id is random and never sent to clients, so a
+producer cannot construct colliding keys. The probability of a random collision among 10^10 keys is
+10^-19.
 
-1. The log's 12 bytes, padded with zeros to 16, are the two words of the hash's key.
-2. Words of 8 bytes are mixed in with one round each, the last of them with the length on top.
+1. The log id of 12 bytes, zero-padded to 16, gives the two words of the hash key.
+2. Words of 8 bytes are mixed in with one round each. The top byte of the last word is the length.
 3. Three rounds give the upper 64 bits, three more the lower 64.
 
-Producers write a key that is not text in base64; `decode_base64` gives back its bytes.
+Producers send a binary key in Base64; `decode_base64` restores its bytes.
 
-Pure. `key_hash` is for everyone, the other two are for compiled loops.
+Pure. `key_hash` may be called from anywhere, the others from compiled loops.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _KEY_BYTES = 16
 
 
 def key_words(log_id: bytes) -> tuple[np.uint64, np.uint64]:
-    """The two words that key the hash in the log of this id."""
+    """The two words of the hash key of a log."""
     first, second = np.frombuffer(log_id.ljust(_KEY_BYTES, b"\0"), dtype="<u8")
     return np.uint64(first), np.uint64(second)
 
 
 def key_hash(key: bytes, log_id: bytes) -> tuple[int, int]:
-    """(upper, lower) 64 bits of the hash of a key in the log of this id."""
-    # A bytearray makes a writable array, the only kind that the loop is compiled for.
+    """(upper, lower) 64 bits of the hash of a message key in a log."""
+    # The loop is compiled for writable arrays only, and `bytes` give a read-only one.
     data = np.frombuffer(bytearray(key), dtype=np.uint8)
     high, low = sip128(data, 0, len(key), *key_words(log_id))
     return int(high), int(low)
@@ -54,7 +55,7 @@ _BASE64_VALUES = _base64_values()
 
 @njit(nogil=True)
 def decode_base64(data, start, stop, out):  # type: ignore[no-untyped-def]
-    """Decode `data[start:stop]`, whole and padded; the number of bytes, -1 if it is not base64."""
+    """Decode padded Base64 in `data[start:stop]` to `out`; the number of bytes, -1 if invalid."""
     if (stop - start) % 4 != 0:
         return np.int64(-1)
     end = stop
@@ -75,22 +76,22 @@ def decode_base64(data, start, stop, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _turn(word, bits):  # type: ignore[no-untyped-def]
+def _rotate(word, bits):  # type: ignore[no-untyped-def]
     return word << np.uint64(bits) | word >> np.uint64(64 - bits)
 
 
 @njit(nogil=True)
 def _round(v0, v1, v2, v3):  # type: ignore[no-untyped-def]
     v0 += v1
-    v1 = _turn(v1, 13) ^ v0
-    v0 = _turn(v0, 32)
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
     v2 += v3
-    v3 = _turn(v3, 16) ^ v2
+    v3 = _rotate(v3, 16) ^ v2
     v0 += v3
-    v3 = _turn(v3, 21) ^ v0
+    v3 = _rotate(v3, 21) ^ v0
     v2 += v1
-    v1 = _turn(v1, 17) ^ v2
-    v2 = _turn(v2, 32)
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
     return v0, v1, v2, v3
 
 

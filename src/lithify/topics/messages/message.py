@@ -1,17 +1,18 @@
-"""Messages as they stand in an entry, and as users see them.
+"""The format of messages, in an entry and as users of the library see them.
 
     [0x0e02 (2) | size (4) | BrokerEntryMetadata]     optional, from other brokers
-    [0x0e01 (2) | CRC-32C (4)]                        optional; of everything after it
+    [0x0e01 (2) | CRC-32C (4)]                        optional; over everything after it
     metadata size (4) | MessageMetadata | payload     big-endian
 
-The payload of a batch is compressed as a whole and then encrypted; opened, it is a row of
-(size (4) | SingleMessageMetadata | bytes). An encrypted payload is handed on as it is.
+The payload of a batch is compressed as a whole and then encrypted. Decompressed, it is a sequence
+of (size (4) | SingleMessageMetadata | bytes). An encrypted payload is delivered unchanged.
 
-A message of a batch is named by its **slot**, its place in the batch as the producer sent it. There
-are two ways in which a batch can have lost messages to compaction, and slots mean the same in both:
-ours, flagged in the entry's frame (`FLAG_SHRUNK`), has only the retained ones and lists their slots
-in `compacted_batch_indexes`; the other, of brokers that came before, has a message without key and
-value, marked `compacted_out`, in the place of each one that is gone.
+The **slot** of a message is its index in the batch as the producer sent it. Compaction can have
+removed messages from a batch in two ways, and slots mean the same in both:
+
+- Lithify flags the entry's frame with `FLAG_SHRUNK`. The batch has only the retained messages, and
+  `compacted_batch_indexes` lists their slots.
+- Other brokers leave a placeholder for each removed message: no key, no value, `compacted_out` set.
 
 Pure: bytes in, values out.
 """
@@ -67,10 +68,10 @@ __all__ = [
 ]
 
 FLAG_SHRUNK = 0x0400
-"""Of an entry's frame: the batch has only the messages that `compacted_batch_indexes` lists."""
+"""Frame flag: the batch has only the messages that `compacted_batch_indexes` lists."""
 
 PLAIN_BYTES_MAX = 256 << 20
-"""What says that it is larger when opened is not opened: a few bytes can say so."""
+"""Limit of a decompressed payload. A few compressed bytes can claim any size."""
 
 _CODECS = frozenset({LZ4, ZLIB, ZSTD, SNAPPY})
 _BROKER_MAGIC = b"\x0e\x02"
@@ -79,7 +80,7 @@ _CRC_MAGIC = b"\x0e\x01"
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageId:
-    """Where a message is; `batch_index` is -1 for one that is not in a batch."""
+    """The id of a message; `batch_index` is -1 for a message outside a batch."""
 
     ledger: int
     entry: int
@@ -104,11 +105,11 @@ class Message:
     producer: str = ""
     sequence_id: int = 0
     error: str = ""
-    """Why the entry cannot be opened; `value` is then the entry as it is stored, with no key."""
+    """Why the entry cannot be decoded; `key` is then None and `value` the stored entry."""
 
 
 def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:
-    """The bytes that a producer sends and the log keeps."""
+    """The entry as a producer sends it and the log stores it, with a CRC-32C."""
     head = metadata.SerializeToString()
     body = b"".join((len(head).to_bytes(4, "big"), head, payload))
     return b"".join((_CRC_MAGIC, crc32c(body).to_bytes(4, "big"), body))
@@ -124,7 +125,7 @@ def new_entry(
     sequence_id: int,
     publish_time_ms: int,
 ) -> bytes:
-    """The entry of one message that did not come from a Pulsar client."""
+    """Encode one message that does not come from a Pulsar client as an entry."""
     metadata = MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=publish_time_ms
     )
@@ -143,7 +144,7 @@ def new_entry(
 
 
 def parse_entry(body: Buffer) -> tuple[MessageMetadata, memoryview]:
-    """(metadata, payload) of an entry, its CRC checked if it has one."""
+    """Split an entry into (metadata, payload); verify its CRC if it has one."""
     view = _without_broker_metadata(body)
     if view[:2] == _CRC_MAGIC and crc32c(view[6:]) != int.from_bytes(view[2:6], "big"):
         raise InvalidInput("the CRC-32C of a message does not match")
@@ -151,7 +152,7 @@ def parse_entry(body: Buffer) -> tuple[MessageMetadata, memoryview]:
 
 
 def metadata_of(body: Buffer) -> MessageMetadata:
-    """The metadata alone, at no cost for the payload: nothing is checked by CRC."""
+    """The metadata of an entry. Does not read the payload, so it does not verify the CRC."""
     return _split(_without_broker_metadata(body))[0]
 
 
@@ -160,7 +161,7 @@ def _without_broker_metadata(body: Buffer) -> memoryview:
 
 
 def broker_metadata_bytes(body: Buffer) -> int:
-    """How much of an entry another broker has put in front of it."""
+    """The size of the BrokerEntryMetadata header of an entry, 0 without one."""
     view = memoryview(body)
     return 6 + int.from_bytes(view[2:6], "big") if view[:2] == _BROKER_MAGIC else 0
 
@@ -170,15 +171,15 @@ def _split(view: memoryview) -> tuple[MessageMetadata, memoryview]:
         view = view[6:]
     size = int.from_bytes(view[:4], "big")
     if len(view) < 4 or size > len(view) - 4:
-        raise InvalidInput(f"message metadata of {size} bytes in an entry of {len(view)}")
+        raise InvalidInput(f"message metadata of {size} bytes in an entry of {len(view)} bytes")
     try:
         return MessageMetadata.FromString(bytes(view[4 : 4 + size])), view[4 + size :]
     except DecodeError as error:
-        raise InvalidInput(f"message metadata is not readable: {error}") from error
+        raise InvalidInput(f"message metadata cannot be parsed: {error}") from error
 
 
 def decode_entry(entry: LogEntry, partition: int = -1) -> Iterator[Message]:
-    """The messages of an entry, those that are live if it says which."""
+    """The messages of an entry; only the live ones if `entry.live` is set."""
     metadata, payload = parse_entry(entry.body)
     ledger, number = unpack(entry.position)
     if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
@@ -213,7 +214,7 @@ def decode_entry(entry: LogEntry, partition: int = -1) -> Iterator[Message]:
 
 
 def read_entry(entry: LogEntry, partition: int = -1) -> list[Message]:
-    """The same for somebody who reads on whatever comes: what cannot be opened is one message."""
+    """Like `decode_entry`, but an unreadable entry is one message with `error` set."""
     try:
         return list(decode_entry(entry, partition))
     except InvalidInput as error:
@@ -224,7 +225,7 @@ def read_entry(entry: LogEntry, partition: int = -1) -> list[Message]:
 def messages_of(
     metadata: MessageMetadata, payload: Buffer, *, shrunk: bool = False
 ) -> Iterator[tuple[int, SingleMessageMetadata, memoryview]]:
-    """(slot, metadata, value) of each message of a batch that is not encrypted."""
+    """(slot, metadata, value) of each message of an unencrypted batch, without placeholders."""
     plain = memoryview(decompress(metadata, payload))
     at = 0
     slots: Iterable[int] = range(metadata.num_messages_in_batch)
@@ -233,33 +234,33 @@ def messages_of(
         try:
             single = SingleMessageMetadata.FromString(bytes(plain[at + 4 : at + 4 + size]))
         except DecodeError as error:
-            raise InvalidInput(f"message {slot} of a batch is not readable: {error}") from error
+            raise InvalidInput(f"message {slot} of a batch cannot be parsed: {error}") from error
         begin = at + 4 + size
         at = begin + single.payload_size
         if at > len(plain):
-            raise InvalidInput(f"message {slot} of a batch reaches past its end")
+            raise InvalidInput(f"message {slot} of a batch extends past the end of the batch")
         if not single.compacted_out:
             yield slot, single, plain[begin:at]
 
 
 def key_of(metadata: MessageMetadata | SingleMessageMetadata) -> bytes | None:
-    """The key, decoded if it was not text."""
+    """The key of a message, decoded from Base64 if its metadata says so."""
     if not metadata.HasField("partition_key") or metadata.null_partition_key:
         return None
     if metadata.partition_key_b64_encoded and len(metadata.partition_key) % 4 == 0:
-        # One that only says so is taken as it is: no producer may stop dispatch with its key.
+        # Invalid Base64 is taken as plain text: a producer must not stop dispatch with its key.
         with suppress(ValueError):
             return base64.b64decode(metadata.partition_key, validate=True)
     return _bytes_of(metadata.partition_key)
 
 
 def _bytes_of(text: str | bytes) -> bytes:
-    # What was sent as text and is not UTF-8 is given out as bytes by the generated code.
+    # The generated code returns bytes for a text field that is not valid UTF-8.
     return text if isinstance(text, bytes) else text.encode()
 
 
 def text_of(text: str | bytes) -> str:
-    """A text of a message's metadata, whatever was sent as one."""
+    """A text field of the metadata; invalid UTF-8 becomes replacement characters."""
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
@@ -268,28 +269,28 @@ def _properties_of(metadata: MessageMetadata | SingleMessageMetadata) -> dict[st
 
 
 def decompress(metadata: MessageMetadata, payload: Buffer) -> Buffer:
-    """The payload, which is not encrypted, as it was before it was compressed."""
+    """Decompress an unencrypted payload."""
     return decompress_as(metadata.compression, payload, metadata.uncompressed_size)
 
 
 def decompress_as(codec: int, payload: Buffer, size: int) -> Buffer:
-    """The payload as it was before it was compressed, when it had `size` bytes.
+    """Decompress a payload of `size` uncompressed bytes into new memory.
 
-    It is given back as it is if the codec is none, else in memory of its own.
+    Returns the payload itself if the codec is none.
     """
     if codec not in _CODECS:
         return payload
     if size > PLAIN_BYTES_MAX:
-        what = f"payload is said to have {size} bytes when opened"
+        what = f"payload claims {size} bytes when decompressed"
         raise InvalidInput(f"{what}, the limit is {PLAIN_BYTES_MAX}")
     plain = bytearray(size)
     if not open_payload(codec, memoryview(payload), memoryview(plain)):
-        raise InvalidInput(f"payload is not {size} bytes compressed as it says")
+        raise InvalidInput(f"payload is not valid compressed data of {size} bytes")
     return plain
 
 
 def open_payload(codec: int, payload: memoryview, out: memoryview) -> bool:
-    """Open a compressed payload into `out`; False if it is not just so many bytes."""
+    """Decompress a payload into `out`; False unless it fills `out` exactly."""
     try:
         if codec == LZ4:
             size = cramjam.lz4.decompress_block_into(payload, out)
@@ -300,7 +301,7 @@ def open_payload(codec: int, payload: memoryview, out: memoryview) -> bool:
         else:
             assert codec == ZLIB
             opener = zlib.decompressobj()
-            # One byte more than expected, so that it reads on to the end of the stream.
+            # One byte more than expected, so that zlib reads to the end of the stream.
             plain = opener.decompress(payload, len(out) + 1)
             size = len(plain) if opener.eof else -1
             if size == len(out):
@@ -311,7 +312,7 @@ def open_payload(codec: int, payload: memoryview, out: memoryview) -> bool:
 
 
 def compress(codec: int, plain: Buffer) -> Buffer:
-    """What `decompress_as` opens; it is given back as it is if the codec is none."""
+    """Compress for `decompress_as`; returns `plain` itself if the codec is none."""
     if codec == LZ4:
         return bytes(cramjam.lz4.compress_block(plain, store_size=False))
     if codec == ZLIB:

@@ -1,7 +1,7 @@
-"""The fields of a message's metadata that compiled loops read: numbers, wire types, flags.
+"""Metadata fields that compiled loops parse: numbers, wire types, presence flags.
 
-Said once for all loops. A loop names the columns that it wants numbers and places in; the others
-are only checked. See `protobuf_fields.py` for what a table is.
+One definition for all loops. A loop names the columns that receive the numbers and spans it needs;
+all other fields are only validated. `protobuf_fields.py` describes the tables.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 FIRST, SECOND, THIRD = 1 << 0, 1 << 1, 1 << 2
-"""Presence of the required fields: three of an entry's metadata, one of a message in a batch."""
+"""Presence of required fields: three in an entry's metadata, one in a batch message's."""
 REQUIRED = FIRST | SECOND | THIRD
 KEYED, BATCH, ENCRYPTED, MARKER, CHUNK_ID, UUID = (1 << bit for bit in range(3, 9))
-"""Presence of other fields."""
+"""Presence of optional fields."""
 
 BATCH_INDEXES = 31
-"""Number of the field compacted_batch_indexes."""
+"""Field number of compacted_batch_indexes."""
 CODEC_MAX = 4
-"""The highest number of CompressionType."""
+"""The highest value of CompressionType."""
 MESSAGE_BYTES_MIN = 6
-"""Of a message in a batch: its size, and the one field that it must have."""
+"""The least size of a message in a batch: its size prefix and its one required field."""
 
 _METADATA = {
     "producer_name": (1, BYTES, FIRST, SPAN),
@@ -85,12 +85,12 @@ _SINGLE = {
 
 
 def metadata_table(**columns: int) -> _Table:
-    """The table of an entry's metadata, with the columns of these fields."""
+    """The `walk` table of MessageMetadata; each named field goes to its column."""
     return _table(_METADATA, columns)
 
 
 def single_table(**columns: int) -> _Table:
-    """The table of the metadata of a message in a batch."""
+    """The `walk` table of SingleMessageMetadata."""
     return _table(_SINGLE, columns)
 
 
@@ -98,7 +98,7 @@ def _table(fields: dict[str, tuple[int, int, int, int]], columns: dict[str, int]
     assert columns.keys() <= fields.keys()
     return table_of(
         *(
-            (number, wire, flags, columns.get(name, -1), how)
-            for name, (number, wire, flags, how) in fields.items()
+            (number, wire, flags, columns.get(name, -1), handling)
+            for name, (number, wire, flags, handling) in fields.items()
         )
     )

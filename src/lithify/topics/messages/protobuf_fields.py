@@ -1,22 +1,22 @@
-"""Compiled loops that read protobuf fields, and find the metadata of an entry.
+"""Compiled loops that parse protobuf fields and locate the metadata in an entry.
 
-Fields are read by one walk for all messages. What a field means stands in a table, by tag (field
-number << 3 | wire type), made by `table_of`: the flags its presence sets, the column its number
-goes to, and how to look at its bytes:
+`walk` parses the fields of any message of the protocol, driven by a table from `table_of`. The
+table is indexed by tag (field number << 3 | wire type) and has for each field: the flags that its
+presence sets, the column that receives its number, and how to handle its bytes:
 
-| `NOTHING` | not at all; a number goes to the column |
-| `PAIR` | they must be a KeyValue |
-| `KEYS` | they must be an EncryptionKeys |
-| `SPAN` | where they begin goes to the column, where they end to the one after it |
+| `NOTHING` | do not check them; a number goes to the column |
+| `PAIR` | check that they are a KeyValue |
+| `KEYS` | check that they are an EncryptionKeys |
+| `SPAN` | store their begin in the column and their end in the next one |
 
-A tag that is not in the table is stepped over, also when only its wire type is unexpected: that is
-protobuf's rule. The last of several values counts. Groups, which no message of the protocol has,
-are malformed.
+As in protobuf, a tag that is not in the table is skipped, also a known field with another wire
+type, and the last of several values counts. A group is malformed: no message of the protocol has
+one.
 
-The bytes may be a stranger's and nothing here has the interpreter's checks. What keeps it safe:
-each function is given a range `at..stop` that is inside the array, reads nothing at or after
-`stop`, and compares a length with `stop - at` before it adds it to anything. All numbers are int64;
-a uint64 of the protocol is kept as its two's complement.
+The input may be hostile, and compiled code has no bounds checks. Memory safety rests on these
+rules: each function gets a range `at..stop` inside the array, never reads at or after `stop`, and
+compares a length with `stop - at` before it adds the length to anything. All numbers are int64; a
+uint64 of the protocol is kept as its two's complement.
 
 Pure. For all compiled loops over messages.
 """
@@ -53,7 +53,7 @@ _TAGS = 35 << 3
 def table_of(
     *fields: tuple[int, int, int, int, int],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """A table for `walk` of (field number, wire type, flags, column or -1, how to look)."""
+    """A table for `walk` of (field number, wire type, flags, column or -1, handling)."""
     table = np.zeros((_TAGS, 3), dtype=np.int64)
     table[:, 1] = -1
     for number, wire, *meaning in fields:
@@ -63,7 +63,7 @@ def table_of(
 
 @njit(nogil=True)
 def u32_of(data, at):  # type: ignore[no-untyped-def]
-    """A size as the protocol writes it: four bytes, big-endian."""
+    """The big-endian uint32 at `at`, the protocol's encoding of a size."""
     return (
         np.int64(data[at]) << 24
         | np.int64(data[at + 1]) << 16
@@ -74,7 +74,7 @@ def u32_of(data, at):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
-    """(number, what follows it), the latter -1 when it does not end in time."""
+    """(number, offset after it); the offset is -1 if the varint is too long or cut off."""
     value, shift = np.int64(0), np.int64(0)
     limit = min(stop, at + bytes_max)
     while at < limit:
@@ -89,7 +89,7 @@ def varint(data, at, stop, bytes_max):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _field(data, at, stop):  # type: ignore[no-untyped-def]
-    """(tag, its number or where its bytes begin, what follows it), the last -1 if malformed."""
+    """(tag, number or begin of the bytes, offset after the field or -1 if malformed)."""
     tag, at = varint(data, at, stop, 5)
     wire = tag & 7
     if at < 0 or tag < 8 or tag >> 32 != 0:
@@ -111,7 +111,7 @@ def _field(data, at, stop):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _is_pair(data, at, stop):  # type: ignore[no-untyped-def]
-    """Whether this has the two strings of a KeyValue, fields 1 and 2."""
+    """Whether the range is a KeyValue: it has the strings of fields 1 and 2."""
     seen = 0
     while at < stop:
         tag, _, at = _field(data, at, stop)
@@ -126,9 +126,9 @@ def _is_pair(data, at, stop):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _is_keys(data, at, stop):  # type: ignore[no-untyped-def]
-    """Whether this is an EncryptionKeys: a KeyValue by its fields, with more of them in field 3.
+    """Whether the range is an EncryptionKeys: a KeyValue with nested KeyValues in field 3.
 
-    Not one function that calls itself: numba crashes when it loads such a one from its cache.
+    Not recursive: numba crashes when it loads a recursive function from its cache.
     """
     if not _is_pair(data, at, stop):
         return False
@@ -141,7 +141,7 @@ def _is_keys(data, at, stop):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def walk(data, at, stop, table, rows, row):  # type: ignore[no-untyped-def]
-    """Read a message's fields by its table into one row; the flags of all, or -1 if malformed."""
+    """Parse the fields of a message into one row; the flags of all fields, -1 if malformed."""
     flags = np.int64(0)
     while at < stop:
         tag, value, at = _field(data, at, stop)
@@ -151,43 +151,43 @@ def walk(data, at, stop, table, rows, row):  # type: ignore[no-untyped-def]
             continue
         flags |= table[tag, 0]
         column = table[tag, 1]
-        look = table[tag, 2]
+        handling = table[tag, 2]
         if column >= 0:
             rows[column, row] = value
-            if look == SPAN:
+            if handling == SPAN:
                 rows[column + 1, row] = at
-        elif look == PAIR:
+        elif handling == PAIR:
             if not _is_pair(data, value, at):
                 return np.int64(-1)
-        elif look == KEYS and not _is_keys(data, value, at):
+        elif handling == KEYS and not _is_keys(data, value, at):
             return np.int64(-1)
     return flags
 
 
 @njit(nogil=True)
 def collect_numbers(data, at, stop, number):  # type: ignore[no-untyped-def]
-    """All values of a repeated number, packed or not, of a message that `walk` has read."""
-    found = np.empty(stop - at, dtype=np.int64)
+    """All values of a repeated number, packed or not. `walk` has validated the message."""
+    values = np.empty(stop - at, dtype=np.int64)
     count = 0
     while at < stop:
         tag, value, at = _field(data, at, stop)
         if tag == (number << 3 | NUMBER):
-            found[count] = value
+            values[count] = value
             count += 1
         elif tag == (number << 3 | BYTES):
-            place = value
-            while place < at:
-                value, place = varint(data, place, at, 10)
-                if place < 0:
-                    return found[:0]
-                found[count] = value
+            item = value
+            while item < at:
+                value, item = varint(data, item, at, 10)
+                if item < 0:
+                    return values[:0]
+                values[count] = value
                 count += 1
-    return found[:count]
+    return values[:count]
 
 
 @njit(nogil=True)
 def find_metadata(data, at, stop):  # type: ignore[no-untyped-def]
-    """(where the metadata of an entry begins, where it ends and the payload begins), or -1, -1."""
+    """(begin of the metadata, end of the metadata and begin of the payload), -1 if malformed."""
     if stop - at >= 6 and data[at] == 0x0E and data[at + 1] == 0x02:
         at += 6 + min(u32_of(data, at + 2), stop - at - 6)
     if stop - at >= 6 and data[at] == 0x0E and data[at + 1] == 0x01:

@@ -1,9 +1,8 @@
-"""Who may join a topic that says how many may: the counts of `topics/definitions/policies.py`.
+"""Admission to a topic: enforces the limits on producers, consumers and subscriptions.
 
-Pure decisions.
-
-A producer that takes over the place of its earlier connection, and a subscription that is there
-already, count once. 0 is no limit. Called by the broker before it lets somebody in.
+The limits are those of `topics/definitions/policies.py`; 0 is no limit. A producer that replaces
+its own earlier connection, and a subscription that exists, do not count twice. The broker calls
+these checks before it admits a client. Pure decisions.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ __all__ = ["TooManySubscriptions", "check_consumer", "check_producer", "check_su
 
 
 class TooManySubscriptions(InvalidInput):
-    """The topic has as many as it may have."""
+    """The topic has reached its limit of subscriptions."""
 
     exit_code = CONFLICT
 
 
 def check_producer(topic: Topic, name: str) -> None:
-    """Raise `ProducerBusy` if one more is too many."""
+    """Raise `ProducerBusy` if the producer would exceed the limit."""
     limit = topic.policies().producers_max
     joined = topic.producers.joined
     others = len(joined) - (name in joined) + len(topic.producers.waiting)
@@ -36,7 +35,7 @@ def check_producer(topic: Topic, name: str) -> None:
 
 
 def check_subscription(topic: Topic, name: str) -> None:
-    """Raise `TooManySubscriptions` if one of that name would be one too many."""
+    """Raise `TooManySubscriptions` if a new subscription would exceed the limit."""
     limit = topic.policies().subscriptions_max
     count = len(topic.subscriptions)
     if name not in topic.subscriptions and 0 < limit <= count:
@@ -46,16 +45,16 @@ def check_subscription(topic: Topic, name: str) -> None:
 
 
 def check_consumer(topic: Topic, subscription: str) -> None:
-    """Raise `ConsumerRefused` if one more is too many for the topic or the subscription."""
+    """Raise `ConsumerRefused` if a consumer would exceed a limit of topic or subscription."""
     policies = topic.policies()
     limit = policies.consumers_max
     if limit > 0:
         count = sum(len(each.consumers) for each in topic.subscriptions.values())
         if count >= limit:
             raise ConsumerRefused(f"topic {topic.name} has {count} consumers, the limit is {limit}")
-    limit, found = policies.subscription_consumers_max, topic.subscriptions.get(subscription)
-    if found is not None and 0 < limit <= len(found.consumers):
+    limit, existing = policies.subscription_consumers_max, topic.subscriptions.get(subscription)
+    if existing is not None and 0 < limit <= len(existing.consumers):
         raise ConsumerRefused(
-            f"subscription {subscription} of {topic.name} has {len(found.consumers)} consumers, "
+            f"subscription {subscription} of {topic.name} has {len(existing.consumers)} consumers, "
             f"the limit is {limit}"
         )

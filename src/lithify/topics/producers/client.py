@@ -1,4 +1,4 @@
-"""Whose a producer or a consumer is, for those who look at statistics."""
+"""The client that owns a producer or a consumer, for statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["NOBODY", "ClientInfo"]
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """The other end of a connection, and since when one of its producers or consumers is there."""
+    """Address and version of a client, and when its producer or consumer joined."""
 
     address: str = ""
     version: str = ""
@@ -17,15 +17,15 @@ class ClientInfo:
 
     @property
     def skips_masked(self) -> bool:
-        """Does it take no permit for a message of a batch that it is told to skip?
+        """Does the client use no permit for a masked message of a batch?
 
-        Java's client does not; the others take one and give it back.
+        The Java client uses none; other clients use a permit and return it.
         """
         return self.is_java
 
     @property
     def is_java(self) -> bool:
-        """Is it the Java client, by what it says of itself?"""
+        """Is it the Java client, by its version string?"""
         return "java" in self.version.lower()
 
 

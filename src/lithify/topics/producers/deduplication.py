@@ -1,43 +1,44 @@
-"""Deduplication: what each producer of a topic has written already.
+"""Deduplication: tracks the sequence ids that each producer of a topic has written.
 
-A producer numbers its messages with ascending sequence ids and sends again what was not
-acknowledged. Of each producer the `ProducerProgress` is kept, which is the highest sequence id that
-is in the log. An entry is a duplicate if all of it is at or below that. An entry of a batch ends
-with its highest sequence id; where the metadata does not say it, as that of C++ clients, it is
-taken from the number of messages, which ascend by one or more.
+A producer numbers its messages with ascending sequence ids and sends unacknowledged messages again.
+`ProducerProgress` has the highest sequence id of a producer in the log. An entry is a duplicate if
+its highest sequence id is not above that. The highest sequence id of a batch is in its metadata;
+where it is missing, as from C++ clients, it is computed from the number of messages, which ascend
+by at least one.
 
-All chunks of a large message have the same sequence id. They are told apart by their number; the
-message counts as written with its last chunk.
+All chunks of a large message have the same sequence id and are distinguished by their chunk number.
+The message counts as written with its last chunk.
 
-Progress is kept twice: as *appended*, which decides what is a duplicate, and as *durable*, which
-decides whether a duplicate may be acknowledged, and which goes to disk. An append that fails takes
-the first back to the second. Its producer must then not go on with later messages, which would make
-duplicates of those that failed, before it has joined again. So a producer's append is made `after`
-the one before it: if that has failed by the time the bytes would be written, they are not, and no
-crash can leave the later message in the log without the earlier one.
+There are two progress values per producer. *Appended* decides whether an entry is a duplicate.
+*Durable* decides whether a duplicate may be acknowledged, and is what the snapshot stores. A failed
+append resets *appended* to *durable*. Until the producer has joined again it must not continue with
+later messages: they would make the failed ones duplicates. Therefore each append of a producer is
+made `after` its previous one: if that has failed by the time the bytes would be written, they are
+not written, and no crash can leave the later message in the log without the earlier one.
 
-On disk there is a snapshot, one checked line (`fs/checked_lines.py`), replaced atomically:
+The snapshot on disk is one checked line (`fs/checked_lines.py`), replaced atomically:
 
     {"version":1,"position":…,"producers":[["name",17],["other",4,[5,"uuid",publish_time_ms,1]],…]}
 
-It says what the log says up to `position`, which is durable before the snapshot is written. It is
-there for as long as deduplication is switched on. To open:
+It has the state of the log up to `position`, which is durable before the snapshot is written. The
+file exists as long as deduplication is on. To open:
 
-1. Read the snapshot. Where there is none, deduplication begins here: nothing is known of producers
-   and entries before the end of the log, because a producer may have begun its numbers again while
-   nobody looked at them. A first snapshot says so.
-2. One that is damaged, or of positions that the log does not have, is as one of an empty log.
-3. Read the log behind its position and take every entry into account.
+1. Read the snapshot. Without one, deduplication starts here: entries before the end of the log are
+   ignored, because a producer may have restarted its numbering while deduplication was off. A first
+   snapshot records this.
+2. A snapshot that is damaged, or has positions that the log does not have, counts as the snapshot
+   of an empty log.
+3. Replay the log after the snapshot's position.
 
-So after a crash at any time the progress is that of the entries that are in the log. A snapshot is
-due every `snapshot_entries` (`save_due`), which bounds step 3. The owner has it written; `close`
-writes the last one. One that cannot be written is reported and tried again later: it only saves
-time, unless the log's head has been dropped since.
+So after a crash at any time the progress is that of the entries in the log. A snapshot is due every
+`snapshot_entries` (`save_due`), which bounds step 3. The owner triggers it; `close` writes the last
+one. A failed snapshot is reported and retried later: it only saves time, unless the head of the log
+has been dropped since.
 
-At most `producers_max` producers are remembered, those that wrote last.
+At most `producers_max` producers are tracked, those that wrote last.
 
-Owned by the topic, one thread at a time; `discard` and what `saving` returns may be called from
-others.
+Owned by the topic, one thread at a time; `discard` and the result of `saving` may be called from
+other threads.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ _CRC_MAGIC = b"\x0e\x01"
 
 @dataclass(frozen=True, slots=True)
 class DeduplicationSettings:
-    """How much is remembered; any may change between two opens."""
+    """Limits; they may change between two opens."""
 
     producers_max: int = 10_000
     snapshot_entries: int = 100_000
-    """Reading so many entries back takes about half a second."""
+    """Replaying this number of entries takes about half a second."""
 
     def __post_init__(self) -> None:
         check_range("producers_max", self.producers_max, 1, 1_000_000)
@@ -106,7 +107,7 @@ class DeduplicationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk of a large message; the publish time tells a new message from one sent again."""
+    """One chunk of a large message; a different publish time means a new message."""
 
     sequence_id: int
     uuid: str
@@ -115,17 +116,17 @@ class Chunk:
     is_last: bool = False
 
     def repeats(self, other: Chunk) -> bool:
-        """Is it of the same message, and not later in it?"""
-        mine = self.sequence_id, self.uuid, self.publish_time_ms
+        """Is it a chunk of the same message with the same or a lower number?"""
+        message = self.sequence_id, self.uuid, self.publish_time_ms
         return (
-            mine == (other.sequence_id, other.uuid, other.publish_time_ms)
+            message == (other.sequence_id, other.uuid, other.publish_time_ms)
             and self.number <= other.number
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What an entry brings: sequence ids up to `highest`, or a chunk."""
+    """The content of an entry: sequence ids up to `highest`, or a chunk."""
 
     highest: int
     chunk: Chunk | None = None
@@ -133,20 +134,20 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class ProducerProgress:
-    """How far a producer has come: the last whole message, and the last chunk of one after it."""
+    """The last complete message of a producer, and the last chunk of one after it."""
 
     last: int = -1
     chunk: Chunk | None = None
 
     def covers(self, sent: Sent) -> bool:
-        """Is it written already?"""
+        """Is the entry a duplicate?"""
         if sent.highest <= self.last:
             return True
         chunk = sent.chunk
         return chunk is not None and self.chunk is not None and chunk.repeats(self.chunk)
 
     def after(self, sent: Sent) -> ProducerProgress:
-        """With an entry more."""
+        """The progress with one more entry."""
         if sent.chunk is None or sent.chunk.is_last:
             return ProducerProgress(max(self.last, sent.highest))
         return ProducerProgress(self.last, sent.chunk)
@@ -154,10 +155,9 @@ class ProducerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Entries `start` to `stop` of a run, all new or all duplicates.
+    """Entries `start` to `stop` (exclusive) of an append, all new or all duplicates.
 
-    `progress` is where the producer is after them; for duplicates, where it has to be for them to
-    be acknowledged.
+    `progress` is that after these entries. Duplicates may be acknowledged once it is durable.
     """
 
     start: int
@@ -171,12 +171,12 @@ class _Producer:
     appended: ProducerProgress
     durable: ProducerProgress
     pending: Pending | None = None
-    """Its last append."""
+    """The last append."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What to tell `durable` when an append is."""
+    """The argument of `durable` for a completed append."""
 
     producer: _Producer
     progress: ProducerProgress
@@ -185,7 +185,7 @@ class Appended:
 
 
 class Deduplication:
-    """The producers of one topic; see the module."""
+    """The deduplication state of one topic; see the module."""
 
     def __init__(
         self,
@@ -196,14 +196,14 @@ class Deduplication:
         events: EventSink,
         settings: DeduplicationSettings | None = None,
     ) -> None:
-        """Open what is kept in the file `path` about the producers of `log`."""
+        """Open the state of the producers of `log`, with its snapshot in the file `path`."""
         self._fs = fs
         self._path = path
         self._log = log
         self._events = events
         self._settings = settings or DeduplicationSettings()
         self._producers: dict[str, _Producer] = {}
-        """The one that was used last is last."""
+        """Least recently used first."""
         self._position = NO_POSITION
         self._unsaved_entries = 0
         self._discarded = False
@@ -221,33 +221,34 @@ class Deduplication:
             except OSError as error:
                 raise WriteFailed(path, error) from error
 
-    # --- what is new ------------------------------------------------------------------------
+    # --- duplicates -------------------------------------------------------------------------
 
     def last_sequence_id(self, producer: str) -> int:
-        """The highest that is durable, -1 while nothing is known of the producer."""
-        found = self._producers.get(producer)
-        return -1 if found is None else found.durable.last
+        """The highest durable sequence id, -1 for an unknown producer."""
+        state = self._producers.get(producer)
+        return -1 if state is None else state.durable.last
 
     def next_sequence_id(self, producer: str) -> int:
-        """The lowest that is new."""
+        """The lowest sequence id that is not a duplicate."""
         return self._of(producer).appended.last + 1
 
     def last_append(self, producer: str) -> Pending | None:
-        """What the producer's next append has to be made `after`."""
+        """The append that the producer's next one must be made `after`."""
         return self._of(producer).pending
 
     def split(
         self, producer: str, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
     ) -> list[Stretch]:
-        """Tell new entries from duplicates; `highest` counts where it is above the sequence id.
+        """Split entries into new ones and duplicates.
 
-        Raises what became of an earlier append of the same producer, if it is known to have failed.
+        `highest` counts where it is above the sequence id. Raises the error of the producer's last
+        append if that has failed.
         """
         tops = np.maximum(sequence_ids, highest)
-        last = self._going_on(producer).appended.last
+        last = self._usable_producer(producer).appended.last
         if tops[0] > last and bool((tops[1:] > tops[:-1]).all()):
             return [Stretch(0, len(tops), ProducerProgress(int(tops[-1])), is_new=True)]
-        # An entry is new if it ends above everything before it.
+        # An entry is new if its highest sequence id is above all earlier ones.
         before = np.maximum.accumulate(np.concatenate(([last], tops[:-1])))
         new = tops > before
         edges = [0, *(np.flatnonzero(new[1:] != new[:-1]) + 1).tolist(), len(tops)]
@@ -257,48 +258,48 @@ class Deduplication:
         ]
 
     def split_chunks(self, producer: str, bodies: Iterable[Buffer]) -> list[Stretch]:
-        """The same where chunks are among the entries: one by one."""
-        progress = self._going_on(producer).appended
-        found = []
+        """Like `split` for entries with chunks among them; checks them one by one."""
+        progress = self._usable_producer(producer).appended
+        stretches = []
         for number, body in enumerate(bodies):
             sent = _sent(_metadata_of(body))
             is_new = not progress.covers(sent)
             if is_new:
                 progress = progress.after(sent)
-            found.append(Stretch(number, number + 1, progress, is_new))
-        return found
+            stretches.append(Stretch(number, number + 1, progress, is_new))
+        return stretches
 
-    def _going_on(self, producer: str) -> _Producer:
-        found = self._of(producer)
-        if found.pending is not None and found.pending.done():
-            found.pending.result()
-        return found
+    def _usable_producer(self, producer: str) -> _Producer:
+        state = self._of(producer)
+        if state.pending is not None and state.pending.done():
+            state.pending.result()
+        return state
 
-    # --- what became of it ------------------------------------------------------------------
+    # --- outcomes ---------------------------------------------------------------------------
 
     def appended(
         self, producer: str, progress: ProducerProgress, pending: Pending, entries: int
     ) -> Appended:
-        """New entries are in the log, not yet durable."""
-        found = self._use(producer)
-        found.appended = progress
-        found.pending = pending
+        """Record that new entries are in the log, not yet durable."""
+        state = self._use(producer)
+        state.appended = progress
+        state.pending = pending
         self._forget_oldest()
-        return Appended(found, progress, pending, entries)
+        return Appended(state, progress, pending, entries)
 
     def durable(self, appended: Appended) -> None:
-        """An append is durable as configured; to be told in the order of the appends."""
+        """Record that an append is durable as configured. Call in the order of the appends."""
         appended.producer.durable = appended.progress
         self._position = appended.pending.position
         self._unsaved_entries += appended.entries
 
     @property
     def save_due(self) -> bool:
-        """Is it time for a snapshot?"""
+        """Is a snapshot due?"""
         return self._unsaved_entries >= self._settings.snapshot_entries
 
     def is_durable(self, producer: str, progress: ProducerProgress) -> bool:
-        """May duplicates be acknowledged?"""
+        """Is the progress durable, so that duplicates up to it may be acknowledged?"""
         durable = self._of(producer).durable
         chunk = progress.chunk
         return progress.last <= durable.last and (
@@ -306,28 +307,28 @@ class Deduplication:
         )
 
     def failed(self, producer: str, pending: Pending | None = None) -> None:
-        """See `failing`; in this thread."""
+        """Run `failing` in this thread."""
         run_here(self.failing(producer, pending))
 
     def failing(self, producer: str, pending: Pending | None = None) -> Steps[None]:
-        """An append failed, or was refused and has no `pending`; to be told in their order.
+        """Record that an append failed, or was refused without `pending`. Call in their order.
 
-        If it needed more than one segment, the log may have the first part of it. That is read
-        back in a thread: until it is known nobody may be told how far the producer has come.
+        If the append spanned segments, the log may have its first part. A thread reads that back;
+        until then the producer's progress must not be reported.
         """
         durable = self._of(producer).durable
         if producer in self._producers:
-            # Another object, so that what is still on its way no longer counts.
+            # A new object, so that appends in flight no longer count.
             self._producers[producer] = _Producer(durable, durable)
         last = POSITION_MAX if pending is None else pending.position
         read = partial(self._sent_by, producer, self._position + 1, last)
         for sent in (yield DiskCall(self, lambda: read)):
-            self._take(producer, sent)
+            self._apply(producer, sent)
 
     def _sent_by(self, producer: str, start: int, last: int) -> list[Sent]:
-        """What the log has of a producer between two positions; in any thread."""
-        found = self._written(start, last)
-        return [sent for _, name, sent in found if name == producer and sent is not None]
+        """The entries of a producer between two positions; may run in any thread."""
+        entries = self._written(start, last)
+        return [sent for _, name, sent in entries if name == producer and sent is not None]
 
     # --- memory and disk --------------------------------------------------------------------
 
@@ -335,29 +336,29 @@ class Deduplication:
         return self._producers.get(producer) or _Producer(ProducerProgress(), ProducerProgress())
 
     def _use(self, producer: str) -> _Producer:
-        found = self._producers.pop(producer, None) or _Producer(
+        state = self._producers.pop(producer, None) or _Producer(
             ProducerProgress(), ProducerProgress()
         )
-        self._producers[producer] = found
-        return found
+        self._producers[producer] = state
+        return state
 
     def _forget_oldest(self) -> None:
         excess = len(self._producers) - self._settings.producers_max
         if excess <= 0:
             return
-        # One with an append on its way stays: the answer to that depends on it.
+        # A producer with an append in flight stays: the acknowledgement depends on it.
         idle = (n for n, each in self._producers.items() if each.appended == each.durable)
         for name in list(itertools.islice(idle, excess)):
             del self._producers[name]
 
     def _load(self) -> bool:
-        """Read the snapshot; one that cannot be used is set aside, and the whole log replayed.
+        """Load the snapshot; an unusable one is set aside and the whole log is replayed.
 
-        It stays in its place until the next one replaces it: none at all would mean that nothing
-        is to be known of producers before the end of the log.
+        It stays in place until the next one replaces it: without a file, the next open would
+        ignore all entries in the log.
         """
         row: dict[str, Any] = {}
-        reason = "must have one whole line"
+        reason = "must have exactly one line"
         try:
             lines, _ = read_lines(self._fs, self._path)
             if len(lines) == 1:
@@ -378,17 +379,17 @@ class Deduplication:
         return True
 
     def _replay(self) -> None:
-        """Take the entries behind the last known position into account."""
+        """Apply the entries after the snapshot's position."""
         for position, name, sent in self._written(self._position + 1):
             self._position = position
             if sent is not None:
-                self._take(name, sent)
+                self._apply(name, sent)
                 self._unsaved_entries += 1
 
     def _written(
         self, start: int, last: int = POSITION_MAX
     ) -> Iterator[tuple[int, str, Sent | None]]:
-        """(position, producer, what it sent) of the entries from a position on."""
+        """(position, producer, content) of the entries from a position on."""
         with self._log.snapshot("deduplication") as snapshot:
             for entry in snapshot.read(start):
                 if entry.position > last:
@@ -396,24 +397,24 @@ class Deduplication:
                 try:
                     metadata = _metadata_of(entry.body)
                 except DecodeError:
-                    # Not from a producer.
+                    # The entry is not from a producer.
                     yield entry.position, "", None
                 else:
                     yield entry.position, text_of(metadata.producer_name), _sent(metadata)
 
-    def _take(self, name: str, sent: Sent) -> None:
+    def _apply(self, name: str, sent: Sent) -> None:
         producer = self._use(name)
         producer.durable = producer.appended = producer.durable.after(sent)
         self._forget_oldest()
 
     def save(self) -> None:
-        """Write a snapshot, if anything has happened since the last one."""
+        """Write a snapshot if entries were appended since the last one."""
         save = self.saving()
         if save is not None:
             save()
 
     def saving(self) -> Callable[[], None] | None:
-        """What writes a snapshot of what is known now, in any thread; None if there is no news."""
+        """Return a function that writes the current snapshot in any thread; None if unchanged."""
         if not self._unsaved_entries:
             return None
         self._unsaved_entries = 0
@@ -432,8 +433,8 @@ class Deduplication:
         producers = [[name, *_fields_of(durable)] for name, durable in rows]
         row = {"version": _VERSION, "position": position, "producers": producers}
         if self._log.settings.durability is not Durability.ALWAYS:
-            # A snapshot of entries that a power cut takes away would call the same messages,
-            # sent again, duplicates of nothing.
+            # If a power failure lost entries that a snapshot covers, the same messages, sent
+            # again, would be dropped as duplicates.
             self._log.sync()
         line = encode_line(json.dumps(row, separators=(",", ":")))
         with self._saving:
@@ -441,18 +442,18 @@ class Deduplication:
                 write_atomic(self._fs, self._path, line)
 
     def close(self) -> None:
-        """Write the last snapshot; before the log is closed."""
+        """Write the last snapshot. Call before the log is closed."""
         self.save()
 
     def discard(self) -> None:
-        """Deduplication is switched off: what was known must not be believed later."""
+        """Switch deduplication off: delete the snapshot and prevent later ones."""
         with self._saving:
             self._discarded = True
             forget_producers(self._fs, self._path)
 
 
 def forget_producers(fs: FileSystem, path: str) -> None:
-    """Remove the snapshot of a topic whose deduplication is switched off."""
+    """Delete the snapshot of a topic whose deduplication is off."""
     if not fs.exists(path):
         return
     try:
@@ -463,7 +464,7 @@ def forget_producers(fs: FileSystem, path: str) -> None:
 
 
 def _metadata_of(body: Buffer) -> MessageMetadata:
-    """Of an entry from the log or from a checked SEND, so its CRC is not looked at again."""
+    """The metadata of an entry from the log or a verified SEND; does not verify the CRC."""
     view = memoryview(body)
     at = 0
     if view[:2] == _BROKER_MAGIC:
@@ -487,7 +488,7 @@ def _sent(metadata: MessageMetadata) -> Sent:
 
 
 def _signed(number: int) -> int:
-    """What the hot path reads from the same bytes."""
+    """As int64, which is how the fast path reads the same bytes."""
     return number - 2**64 if number >= 2**63 else number
 
 

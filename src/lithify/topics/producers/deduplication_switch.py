@@ -1,13 +1,13 @@
-"""Deduplication of a topic as its definitions say, also when they change while it is open.
+"""Switches deduplication of a topic on and off as its definitions change while it is open.
 
-1. When a topic is opened without deduplication, what an earlier time left is removed.
-2. `differs` is asked before an append and before a producer joins. It costs a comparison while the
-   definitions are as they were.
-3. `switch` follows them: on begins with knowing nothing (see `deduplication.py`), off forgets
-   everything.
+1. Opening a topic without deduplication deletes a leftover snapshot.
+2. Appends and joining producers first check `differs`. It costs one comparison while the
+   definitions are unchanged.
+3. `switch` follows the definitions: on starts with an empty state (see `deduplication.py`), off
+   deletes the state.
 
-`switch` waits for the disk, so it may be called from any thread; nothing is appended meanwhile.
-Answers that are on their way go to the object they were begun with.
+`switch` blocks on the disk. Any thread may call it, but no append may happen meanwhile. Appends in
+flight complete on the `Deduplication` that they started with.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["DeduplicationSwitch"]
 
 
 class DeduplicationSwitch:
-    """Whether one topic has deduplication."""
+    """Opens and closes the `Deduplication` of one topic."""
 
     def __init__(
         self, fs: FileSystem, path: str, log: Log, *, events: EventSink, wanted: Callable[[], bool]
     ) -> None:
-        """Look after what is in the file `path`; `wanted` is what the definitions say now."""
+        """Manage the snapshot file `path`; `wanted` reads the current definitions."""
         self._fs = fs
         self._path = path
         self._log = log
@@ -45,23 +45,23 @@ class DeduplicationSwitch:
             forget_producers(fs, path)
 
     def differs(self) -> bool:
-        """Do the definitions say something else than what is done?"""
+        """Do the definitions differ from the current state?"""
         return self._wanted() is not (self.current is not None)
 
     def switch(self) -> None:
-        """Do what they say."""
+        """Apply the definitions."""
         if not self.differs():
             return
-        known = self.current
-        if known is not None:
-            known.discard()
+        previous = self.current
+        if previous is not None:
+            previous.discard()
             self.current = None
             return
-        # One that could not be removed when it was switched off must not be believed now.
+        # A snapshot that could not be deleted at switch-off is outdated and must not be loaded.
         forget_producers(self._fs, self._path)
         self.current = Deduplication(self._fs, self._path, self._log, events=self._events)
 
     def close(self) -> None:
-        """Write down what is known; before the log is closed."""
+        """Write the last snapshot. Call before the log is closed."""
         if self.current is not None:
             self.current.close()

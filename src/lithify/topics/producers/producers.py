@@ -1,16 +1,16 @@
-"""The producers of one topic: names, access modes, fencing and deduplication. Pure.
+"""The producers of one topic: names, access modes and fencing. Pure.
 
 Access modes
-    shared                 any number
-    exclusive              one; a second one is refused, and so is this one while others are there
-    wait for exclusive     waits in line until it can be the only one
-    exclusive with fencing the newcomer wins: all others are put out and refused afterwards
+    shared                 any number of producers
+    exclusive              one; a second is refused, also an exclusive one if others are connected
+    wait for exclusive     queued until it can be the only one
+    exclusive with fencing the new producer disconnects all others and fences them
 
-A topic epoch counts exclusive producers. One that comes back with an older epoch than the topic's
-has been fenced meanwhile and is refused.
+The topic epoch counts exclusive producers. A producer that returns with an older epoch than the
+topic's has been fenced in the meantime and is refused.
 
-Deduplication keeps, for each producer name, the highest sequence id that was written. Where it is
-switched on, a message at or below it is answered as written already and dropped.
+Deduplication stores, for each producer name, the highest sequence id in the log. If it is on, a
+message at or below that id is acknowledged and dropped (`deduplication.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["AccessMode", "Producer", "ProducerBusy", "ProducerFenced", "Producer
 
 
 class AccessMode(IntEnum):
-    """By the numbers of the protocol."""
+    """Access modes with their protocol numbers."""
 
     SHARED = 0
     EXCLUSIVE = 1
@@ -34,13 +34,13 @@ class AccessMode(IntEnum):
 
 
 class ProducerBusy(InvalidInput):
-    """The name is taken, or the topic has an exclusive producer."""
+    """The name is in use, or the topic has an exclusive producer."""
 
     exit_code = CONFLICT
 
 
 class ProducerFenced(InvalidInput):
-    """Another producer has taken the topic over."""
+    """Another producer has exclusive access to the topic."""
 
     exit_code = CONFLICT
 
@@ -60,17 +60,17 @@ class Producer:
 
 
 class Producers:
-    """Who may write to a topic now, and who waits."""
+    """The joined and the waiting producers of a topic."""
 
     def __init__(self, topic_epoch: int = 0) -> None:
         self.topic_epoch = topic_epoch
         self.joined: dict[str, Producer] = {}
         self.waiting: dict[Producer, None] = {}
-        """In the order in which they came."""
+        """In order of arrival."""
         self.exclusive: Producer | None = None
 
     def add(self, producer: Producer) -> tuple[bool, list[Producer]]:
-        """Let a producer join: (may it write now, those that were put out for it).
+        """Add a producer: (may it write now, producers that were removed for it).
 
         Raises `ProducerBusy` or `ProducerFenced`.
         """
@@ -83,17 +83,17 @@ class Producers:
         old = self._older(producer)
         others = len(self.joined) - (old is not None)
         if mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            put_out = [*self.joined.values(), *self.waiting]
+            removed = [*self.joined.values(), *self.waiting]
             self.joined.clear()
             self.waiting.clear()
             self.exclusive = None
             self._join(producer)
-            return True, put_out
+            return True, removed
         if others and mode is AccessMode.EXCLUSIVE:
-            raise ProducerFenced(f"the topic has {others} producers already")
+            raise ProducerFenced(f"the topic already has {others} producers")
         if others and mode is AccessMode.SHARED and self.exclusive is not None:
-            raise ProducerBusy(f"producer {self.exclusive.name} has the topic for itself")
-        # From here on it is let in: only now may the old one lose its place.
+            raise ProducerBusy(f"producer {self.exclusive.name} has exclusive access to the topic")
+        # The new producer is admitted: only now remove the old one.
         if old is not None:
             del self.joined[old.name]
             if self.exclusive is old:
@@ -105,17 +105,17 @@ class Producers:
         return producer not in self.waiting, [] if old is None else [old]
 
     def _older(self, producer: Producer) -> Producer | None:
-        """The same producer on an earlier connection, whose place it takes over."""
+        """The same producer on an earlier connection, which the new one replaces."""
         old = self.joined.get(producer.name)
         if old is None:
             return None
         if producer.user_named or old.user_named or producer.epoch <= old.epoch:
-            raise ProducerBusy(f"a producer named {producer.name} is connected")
+            raise ProducerBusy(f"a producer named {producer.name} is already connected")
         return old
 
     def _join(self, producer: Producer) -> None:
         if producer.mode is not AccessMode.SHARED:
-            # One that comes back keeps its epoch; a new one begins the next.
+            # A returning producer keeps its epoch; a new one starts the next.
             if producer.topic_epoch is None or producer.topic_epoch != self.topic_epoch:
                 self.topic_epoch += 1
             producer.topic_epoch = self.topic_epoch
@@ -123,7 +123,7 @@ class Producers:
         self.joined[producer.name] = producer
 
     def remove(self, producer: Producer) -> Producer | None:
-        """A producer left; the one that was waiting for that, if any, has joined."""
+        """Remove a producer; returns the waiting producer that joined in its place, if any."""
         if producer in self.waiting:
             del self.waiting[producer]
             return None

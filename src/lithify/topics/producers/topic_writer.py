@@ -1,16 +1,16 @@
-"""Appends to a topic: from producers, and by the library.
+"""Appends to a topic, from producers and from the library.
 
-Entries are stored exactly as the producer sent them. Of each entry the log's own frame keeps what
-dispatch needs without opening it: the publish time, the number of messages (the frame's tag), and
-in flags whether it is a batch, whether it is to be delivered later, and whether its time was not
-believed.
+Entries are stored exactly as the producer sent them. The frame of an entry has what dispatch needs
+without decoding the entry: the publish time, the number of messages (the frame's tag), and flags
+for a batch, for delayed delivery, and for a publish time that was corrected.
 
-A publish time is what a client's clock says. The frame's is at most `AHEAD_MS_MAX` ahead of ours:
-otherwise one wrong clock would keep what it has written, and everything behind it, young for years,
-to retention, to the time to live and to compaction's minimum lag. The message has the time as sent.
+A publish time comes from the client's clock. The time in the frame is at most `AHEAD_MS_MAX` ahead
+of the broker's clock. Otherwise one wrong clock would keep its messages, and all later ones, young
+for years in the view of retention, time to live and the minimum lag of compaction. The message
+keeps the time as sent.
 
-One thread at a time, as for the topic. What waits for the disk is queued on the writer: one call at
-a time, and no append before it has returned.
+One thread at a time, as for the topic. Disk operations are queued on the writer: one at a time, and
+no append before it has returned.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 __all__ = ["TopicTerminated", "TopicWriter"]
 
 AHEAD_MS_MAX = 60_000
-"""Clocks of clients may be so far ahead and still be believed, so that they are found by time."""
+"""Tolerance for client clocks that are ahead; within it, seeks by time use the time as sent."""
 
 LIBRARY = "library"
-"""The name of the producer that `append` is."""
+"""The producer name of `append`."""
 
 
 class TopicTerminated(InvalidInput):
-    """Nothing more is written to it; what is there can be read."""
+    """The topic is terminated: it can be read but not written."""
 
     exit_code = CONFLICT
 
 
 class TopicWriter:
-    """Appends to one topic."""
+    """The writer of one topic; see the module."""
 
     def __init__(
         self,
@@ -79,53 +79,58 @@ class TopicWriter:
         self._library_sequence = 0
         self.terminated = False
         self.refusal = ""
-        """Why nothing may be written for now."""
+        """The reason why writes are refused at the moment; empty if they are not."""
         self.entries_in = 0
         self.messages_in = 0
         self.bytes_in = 0
 
     def close(self) -> None:
-        """Write down what is known of the producers; before the log is closed."""
+        """Write the deduplication snapshot. Call before the log is closed."""
         self._deduplication.close()
 
     @property
     def deduplication(self) -> Deduplication | None:
-        """What producers have written already; None where nobody wants to know."""
+        """The progress of producers; None if deduplication is off."""
         return self._deduplication.current
 
     def preparation(self, size_bytes: int) -> Callable[[], None] | None:
-        """What waits for the disk before so much is appended: to be called, in any thread.
+        """The disk operation that must precede an append of `size_bytes`; None if there is none.
 
-        Nothing may be appended until it has returned. If it fails, so will the append.
+        Any thread may call it. No append may happen until it has returned. If it fails, the append
+        fails as well.
         """
         if self._deduplication.differs():
             return self._deduplication.switch
         if self._log.must_settle():
-            # Somebody else rolls it, a compaction run perhaps: this waits for its end.
+            # Another thread, such as a compaction run, is rolling the log: wait for it.
             return self._log.settle
-        known = self.deduplication
-        if known is not None and known.save_due and (save := known.saving()) is not None:
+        deduplication = self.deduplication
+        if (
+            deduplication is not None
+            and deduplication.save_due
+            and (save := deduplication.saving()) is not None
+        ):
             return save
         return self._log.roll if self._log.must_roll(size_bytes) else None
 
     @property
     def append_bytes_max(self) -> int:
-        """Entries that take more bytes, with their frames, may need a roll in between."""
+        """Limit of one append including frames; larger ones may need a roll in between."""
         return self._log.settings.segment_bytes_max // 2
 
     def preparing(self, size_bytes: int) -> Steps[None]:
-        """Wait until so much can be appended without waiting."""
+        """Wait until `size_bytes` can be appended without blocking."""
         yield DiskCall(self, partial(self.preparation, size_bytes))
-        # Those who waited as well may have filled what was made ready.
+        # Other waiting appends may have filled the prepared space.
         while self.preparation(size_bytes) is not None:
             yield DiskCall(self, partial(self.preparation, size_bytes))
 
     def saving_producers(self) -> Steps[None]:
-        """With deduplication: write down what is known of the producers."""
-        known = self.deduplication
-        if known is not None:
-            # By nobody else meanwhile, and nothing is appended.
-            yield DiskCall(self, known.saving)
+        """Write the deduplication snapshot, if deduplication is on."""
+        deduplication = self.deduplication
+        if deduplication is not None:
+            # The queue of the writer excludes other snapshots and appends meanwhile.
+            yield DiskCall(self, deduplication.saving)
 
     def append_entries(
         self,
@@ -136,20 +141,20 @@ class TopicWriter:
         flags: NDArray[np.int64] | Sequence[int] | int = 0,
         after: Pending | None = None,
     ) -> Pending:
-        """Append entries as producers sent them; the result names the last position.
+        """Append entries as producers sent them; the result has the last position.
 
         With deduplication, `after` is the producer's `last_append`.
         """
         self.check_writable()
         latest_ms = np.uint64(self._clock.now_ms() + AHEAD_MS_MAX)
-        # As unsigned numbers, as in the protocol: the greatest must not be taken for negative ones.
+        # Unsigned as in the protocol, so that the largest times do not become negative.
         sent = np.asarray(times, dtype=np.int64).view(np.uint64)
-        believed = np.minimum(sent, latest_ms).view(np.int64)
+        corrected = np.minimum(sent, latest_ms).view(np.int64)
         ahead = sent > latest_ms
         if ahead.any():
             flags = np.where(ahead, FLAG_AHEAD, 0) | np.asarray(flags)
         pending = self._log.append_many(
-            bodies, time_ms=believed, tags=counts, flags=flags, after=after
+            bodies, time_ms=corrected, tags=counts, flags=flags, after=after
         )
         self.entries_in += len(bodies)
         self.messages_in += int(np.sum(counts))
@@ -169,10 +174,10 @@ class TopicWriter:
     ) -> MessageId:
         """Append one message and wait until it is durable."""
         self._deduplication.switch()
-        known = self.deduplication
+        deduplication = self.deduplication
         sequence_id = self._library_sequence
-        if known is not None:
-            sequence_id = known.next_sequence_id(LIBRARY)
+        if deduplication is not None:
+            sequence_id = deduplication.next_sequence_id(LIBRARY)
         self._library_sequence = sequence_id + 1
         now_ms = self._clock.now_ms()
         body = new_entry(
@@ -186,22 +191,24 @@ class TopicWriter:
         )
         pending = None
         try:
-            after = None if known is None else known.last_append(LIBRARY)
+            after = None if deduplication is None else deduplication.last_append(LIBRARY)
             pending = self.append_entries([body], times=[now_ms], counts=[1], after=after)
             position = pending.result()
         except LithifyError:
-            if known is not None:
-                known.failed(LIBRARY, pending)
+            if deduplication is not None:
+                deduplication.failed(LIBRARY, pending)
             raise
-        if known is not None:
-            known.durable(known.appended(LIBRARY, ProducerProgress(sequence_id), pending, 1))
-            if known.save_due:
-                known.save()
+        if deduplication is not None:
+            deduplication.durable(
+                deduplication.appended(LIBRARY, ProducerProgress(sequence_id), pending, 1)
+            )
+            if deduplication.save_due:
+                deduplication.save()
         ledger, entry = unpack(position)
         return MessageId(ledger, entry, -1, self._name.partition)
 
     def last_sequence_id(self, producer: str) -> int:
-        """The highest sequence id written by a producer, -1 while nothing is known of it."""
+        """The highest durable sequence id of a producer, -1 if unknown."""
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(producer)
 
     def check_writable(self) -> None:
@@ -212,6 +219,6 @@ class TopicWriter:
             raise BacklogExceeded(self.refusal)
 
     def check_open(self) -> None:
-        """Raise `LogClosed` if it was closed, by its deletion perhaps, while somebody waited."""
+        """Raise `LogClosed` if the topic was closed or deleted during a wait."""
         if self._log.closed:
-            raise LogClosed(f"topic {self._name} was closed meanwhile")
+            raise LogClosed(f"topic {self._name} was closed during the request")

@@ -1,24 +1,23 @@
-"""Avro definitions, and who can read whose data: the rules of Avro's schema resolution.
+"""Avro schemas and their compatibility, by the rules of Avro's schema resolution.
 
-A definition is JSON: the name of a type, an object, or a list of alternatives (a union). Parsed,
-it is a graph of `AvroType`: a named type that is used again is the same object again, so a record
-may hold itself.
+A definition is JSON: the name of a type, an object, or a list of branches (a union). Parsed, it is
+a graph of `AvroType`. Each use of a named type is the same object, so a record may contain itself.
 
-`unreadable(reader, writer)` says why a reader with one definition could not read what a writer
-wrote with another one, or None if it can. The rules:
+`unreadable(reader, writer)` returns why a reader with one definition could not read data written
+with another one, or None if it could. The rules:
 
-1. A writer's union is readable if each of its branches is; for any other type a reader's union
-   must have a branch that can read it.
-2. The same primitive; or a wider one: int as long, float or double, long as float or double, float
-   as double, string and bytes as each other.
-3. Arrays and maps: if their items and values are.
-4. Fixed: the same name and size. Enum: the same name, and every symbol of the writer is one of the
-   reader's, or the reader has a default.
-5. Record: the same name; each field of the reader is in the writer's record and readable, or has
-   a default. Fields that only the writer has are passed over.
+1. A writer's union is readable if all its branches are. For any other type, a branch of a reader's
+   union must be able to read it.
+2. Primitives: the same type or a promotion: int to long, float or double, long to float or double,
+   float to double, string and bytes to each other.
+3. Arrays and maps: their items and values must be readable.
+4. Fixed: the same name and size. Enum: the same name, and the reader has every symbol of the
+   writer, or a default.
+5. Record: the same name, and each field of the reader is readable in the writer's record or has a
+   default. Fields that only the writer has are ignored.
 
-Names are compared without their namespace; a reader's aliases count. Logical types are not looked
-at: they say what bytes mean, not how to read them.
+Names are compared without their namespace; aliases of the reader count. Logical types are ignored:
+they define the meaning of bytes, not their encoding.
 
 Pure. For `schemas.py`.
 """
@@ -52,17 +51,17 @@ _WIDER = frozenset(
 )
 
 _STEPS_MAX = 20_000
-"""Pairs of types compared, about 20 ms. Records of a thousand fields take a thousand."""
+"""Limit of compared pairs of types, about 20 ms. A record of 1,000 fields takes 1,000."""
 _TYPES_MAX = 10_000
-"""Types and symbols of one definition."""
-_MARKS_MAX = 50_000
-"""Counted before the definition is parsed: this many take the JSON parser 4 ms."""
+"""Limit of types and symbols in one definition."""
+_TOKENS_MAX = 50_000
+"""Limit of JSON tokens, checked before parsing: the JSON parser takes 4 ms for them."""
 _REASON_CHARACTERS_MAX = 1_000
 
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """One type of a definition; only what its kind has is filled in."""
+    """One type of a definition; the fields that do not apply to its kind are empty."""
 
     kind: str
     name: str = ""
@@ -87,11 +86,12 @@ class AvroField:
 
 
 def parse_avro(definition: bytes) -> AvroType:
-    """Read a definition; raises `InvalidInput` if it is none, or too complex."""
-    marks = sum(definition.count(mark) for mark in (b"[", b"{", b","))
-    if marks > _MARKS_MAX:
+    """Parse a definition; raises `InvalidInput` if it is invalid or too complex."""
+    tokens = sum(definition.count(token) for token in (b"[", b"{", b","))
+    if tokens > _TOKENS_MAX:
         raise InvalidInput(
-            f"schema definition has {marks} brackets, braces and commas, the limit is {_MARKS_MAX}"
+            f"schema definition has {tokens} brackets, braces and commas, "
+            f"the limit is {_TOKENS_MAX}"
         )
     try:
         return _Parser().parse(json.loads(definition), "")
@@ -118,7 +118,7 @@ class _Parser:
         if isinstance(value, str):
             return self._reference(value, namespace)
         if not isinstance(value, dict):
-            raise InvalidInput(f"schema definition has {value!r} where a type should be")
+            raise InvalidInput(f"schema definition has {value!r} in place of a type")
         kind = value.get("type")
         if kind == "array":
             return AvroType("array", inner=[self.parse(value.get("items"), namespace)])
@@ -131,10 +131,10 @@ class _Parser:
     def _reference(self, name: str, namespace: str) -> AvroType:
         if name in _PRIMITIVES:
             return AvroType(name)
-        found = self._named.get(_full(name, namespace)) or self._named.get(name)
-        if found is None:
-            raise InvalidInput(f"schema definition has a type {name!r} that it does not define")
-        return found
+        avro_type = self._named.get(_full(name, namespace)) or self._named.get(name)
+        if avro_type is None:
+            raise InvalidInput(f"schema definition uses type {name!r}, which it does not define")
+        return avro_type
 
     def _define(self, value: dict[str, Any], kind: str, namespace: str) -> AvroType:
         name = value.get("name")
@@ -144,25 +144,25 @@ class _Parser:
         if full in self._named:
             raise InvalidInput(f"schema definition defines {full} twice")
         aliases = frozenset(_short(alias) for alias in _texts(value, "aliases"))
-        found = AvroType("record" if kind == "error" else kind, _short(name), aliases)
-        # Known before its fields are read: one of them may be of this type.
-        self._named[full] = found
+        avro_type = AvroType("record" if kind == "error" else kind, _short(name), aliases)
+        # Registered before its fields are parsed: they may refer to this type.
+        self._named[full] = avro_type
         if kind == "enum":
             symbols = _texts(value, "symbols")
             self._add(len(symbols))
-            found.symbols = frozenset(symbols)
-            found.has_default = "default" in value
+            avro_type.symbols = frozenset(symbols)
+            avro_type.has_default = "default" in value
         elif kind == "fixed":
             if not isinstance(value.get("size"), int):
                 raise InvalidInput(f"schema definition has a fixed type {full} without a size")
-            found.size = value["size"]
+            avro_type.size = value["size"]
         else:
             fields = value.get("fields")
             if not isinstance(fields, list):
                 raise InvalidInput(f"schema definition has a record {full} without fields")
             for each in fields:
-                self._add_field(found, each, full.rpartition(".")[0])
-        return found
+                self._add_field(avro_type, each, full.rpartition(".")[0])
+        return avro_type
 
     def _add_field(self, record: AvroType, value: Any, namespace: str) -> None:
         name = value.get("name") if isinstance(value, dict) else None
@@ -179,10 +179,10 @@ class _Parser:
 
 
 def _texts(value: dict[str, Any], key: str) -> list[str]:
-    found = value.get(key) or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise InvalidInput(f"schema definition has {key} that are no list of names")
-    return found
+    names = value.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise InvalidInput(f"schema definition has {key} that are not a list of names")
+    return names
 
 
 def _full(name: str, namespace: str) -> str:
@@ -194,7 +194,7 @@ def _short(name: str) -> str:
 
 
 def unreadable(reader: AvroType, writer: AvroType) -> str | None:
-    """Why data of `writer` could not be read with `reader`; None if it can."""
+    """Why `reader` cannot read data written with `writer`; None if it can."""
     try:
         reason = _Comparison().why(reader, writer)
     except RecursionError:
@@ -205,35 +205,35 @@ def unreadable(reader: AvroType, writer: AvroType) -> str | None:
 
 
 class _TooLong(Exception):
-    """The comparison takes more steps than it may."""
+    """The comparison exceeds its limit of steps."""
 
 
 class _Comparison:
-    """Pairs of types that were compared, each once, though types may hold themselves."""
+    """Compares pairs of types, each once. Types may be recursive."""
 
     def __init__(self) -> None:
         self._reasons: dict[tuple[int, int], str | None] = {}
         self._readable: list[tuple[int, int]] = []
-        """The pairs that were found readable, in the order in which their comparison began."""
+        """The readable pairs, in the order in which their comparison started."""
         self._steps = 0
 
     def why(self, reader: AvroType, writer: AvroType) -> str | None:
         pair = id(reader), id(writer)
         if pair in self._reasons:
-            # One that is being compared further up is readable if everything else is.
+            # A pair whose comparison is in progress is readable if everything else is.
             return self._reasons[pair]
         self._steps += 1
         if self._steps > _STEPS_MAX:
             raise _TooLong
-        known = len(self._readable)
+        readable_before = len(self._readable)
         self._reasons[pair] = None
         self._readable.append(pair)
         reason = self._compare(reader, writer)
         if reason is not None:
-            # What was found readable since may have counted on this pair.
-            for each in self._readable[known:]:
+            # Pairs avro_type readable since then may depend on this one.
+            for each in self._readable[readable_before:]:
                 del self._reasons[each]
-            del self._readable[known:]
+            del self._readable[readable_before:]
             self._reasons[pair] = reason
         return reason
 
@@ -242,7 +242,7 @@ class _Comparison:
             return _first(self.why(reader, branch) for branch in writer.inner)
         if reader.kind == "union":
             readable = any(self.why(branch, writer) is None for branch in reader.inner)
-            return None if readable else f"no alternative can read {_text(writer)}"
+            return None if readable else f"no branch of the union can read {_text(writer)}"
         if reader.kind != writer.kind:
             wider = (writer.kind, reader.kind) in _WIDER
             return None if wider else f"{_text(writer)} cannot be read as {_text(reader)}"
@@ -251,7 +251,7 @@ class _Comparison:
         return self._compare_inside(reader, writer)
 
     def _compare_inside(self, reader: AvroType, writer: AvroType) -> str | None:
-        """Of the same kind and name."""
+        """Compare types of the same kind and name."""
         if reader.kind in {"array", "map"}:
             return self.why(reader.inner[0], writer.inner[0])
         if reader.kind == "fixed" and reader.size != writer.size:

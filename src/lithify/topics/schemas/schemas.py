@@ -1,25 +1,25 @@
-"""The schemas of one topic: what its producers say their messages are, in versions.
+"""The schemas of one topic: versions and compatibility.
 
-A schema is a type of the protocol and a definition. Every new one becomes the next version, 0, 1,
-2, …; one that is the same as an earlier one has that one's version. Partitions share the schemas
-of their topic. They are in one file of checked lines (`fs/checked_lines.py`), a line a version:
+A schema is a type of the protocol and a definition. Each new schema becomes the next version, 0, 1,
+2, …; a schema equal to an earlier one has that version. Partitions share the schemas of their
+topic. One file of checked lines (`fs/checked_lines.py`) has one line per version:
 
     {"version":0,"created_ms":…,"type":"JSON","name":"…","definition":"base64","properties":{…}}
     {"version":1,"created_ms":…,"deleted":true}
 
-What is deleted leaves its number behind: what follows begins anew, compared with nothing before.
+A deletion uses a version number. Schemas after it are not compared with those before it.
 
-A new schema must be able to read what was written with the newest one (backward compatibility):
-the type must be the same, and a definition that is Avro's (JSON, AVRO, PROTOBUF) must be readable
-by the rules in `avro.py`. Other definitions are not looked into.
+A new schema must be able to read data written with the newest one (backward compatibility): the
+type must be the same, and an Avro definition (JSON, AVRO, PROTOBUF) must be readable by the rules
+in `avro.py`. Other definitions are not parsed.
 
-Two schemas are the same if their types and definitions are, a JSON definition by its values. Values
-are compared by a hash of each version, so that the number of versions does not matter.
+Two schemas are equal if their types and definitions are. JSON definitions are compared by value. A
+hash of each version makes the lookup independent of the number of versions.
 
-Parsing and comparing definitions takes milliseconds, so an event loop has it done in a thread. The
-outcome is remembered until the next version is added (`decided`): asked again, it costs nothing.
+Parsing and comparing definitions takes milliseconds, so an event loop must do it in a thread. The
+outcome is cached until the next version is added (`decided`).
 
-Any thread may call; a change is durable when it returns.
+Any thread may call; a change is durable when the call returns.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ __all__ = [
 
 SCHEMA_BYTES_MAX = 256 * 2**10
 VERSIONS_MAX = 1000
-"""Of one topic, deleted ones included."""
+"""Limit per topic, including deleted versions."""
 
 _VERSION_BYTES = 8
 _DECISIONS_MAX = 100
 
 
 class IncompatibleSchema(InvalidInput):
-    """The topic has another schema, and the new one could not read its messages."""
+    """The new schema cannot read messages of the topic's newest schema."""
 
     exit_code = CONFLICT
 
 
 class SchemaType(IntEnum):
-    """By the numbers of the protocol."""
+    """Schema types with their protocol numbers."""
 
     NONE = 0
     STRING = 1
@@ -101,7 +101,7 @@ _AVRO = frozenset((SchemaType.JSON, SchemaType.AVRO, SchemaType.PROTOBUF))
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the messages of a producer are."""
+    """The schema of a producer's messages."""
 
     type: SchemaType
     definition: bytes = b""
@@ -116,7 +116,7 @@ class Schema:
             )
 
     def identity(self) -> tuple[SchemaType, bytes]:
-        """Equal to that of another one if it would not be a version of its own beside it."""
+        """The identity of a schema: equal schemas share a version."""
         definition = self.definition
         if self.type in _AVRO:
             definition = json.dumps(json.loads(definition), sort_keys=True).encode()
@@ -125,14 +125,14 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A schema with its number; `schema` is None where all before it were deleted."""
+    """A version; `schema` is None if it is a deletion of all earlier versions."""
 
     version: int
     created_ms: int
     schema: Schema | None
 
     def to_json(self) -> str:
-        """For the file."""
+        """Encode as a line of the file."""
         row: dict[str, object] = {"version": self.version, "created_ms": self.created_ms}
         if self.schema is None:
             row["deleted"] = True
@@ -145,7 +145,7 @@ class SchemaVersion:
 
     @classmethod
     def from_json(cls, text: bytes) -> SchemaVersion:
-        """Read back."""
+        """Decode a line of the file."""
         row = json.loads(text)
         schema = None
         if not row.get("deleted"):
@@ -155,32 +155,32 @@ class SchemaVersion:
 
 
 class Schemas:
-    """The versions of one topic; see the module."""
+    """The schema versions of one topic; see the module."""
 
     def __init__(self, fs: FileSystem, directory: str, *, clock: Clock) -> None:
-        """Open those kept in `directory`, which need not be there before the first is added."""
+        """Open the schemas in `directory`; the first new version creates it."""
         self._fs = fs
         self._directory = directory
         self._path = f"{directory}/schemas"
         self._clock = clock
         self._versions: list[SchemaVersion] = []
         self._numbers: dict[tuple[SchemaType, bytes], int] = {}
-        """The versions in force by identity, of the first `_numbered` versions."""
+        """The active versions by identity, among the first `_numbered` versions."""
         self._numbered = 0
         self._decisions: dict[tuple[SchemaType, bytes], SchemaVersion | str | None] = {}
-        """By type and definition: the version, None if it may become one, or why it may not."""
+        """By type and definition: the version, None if it is compatible, or why it is not."""
         self._lock = threading.RLock()
         if not fs.exists(self._path):
             return
         for offset, text in read_lines(fs, self._path)[0]:
-            found = SchemaVersion.from_json(text)
-            if found.version != len(self._versions):
-                what = f"version is {found.version}, expected {len(self._versions)}"
+            version = SchemaVersion.from_json(text)
+            if version.version != len(self._versions):
+                what = f"version is {version.version}, expected {len(self._versions)}"
                 raise DamagedFile(self._path, offset, what)
-            self._versions.append(found)
+            self._versions.append(version)
 
     def all(self) -> list[SchemaVersion]:
-        """Those in force: what came after the last deletion, oldest first."""
+        """The active versions: all after the last deletion, oldest first."""
         begin = 0
         for each in self._versions:
             if each.schema is None:
@@ -188,17 +188,17 @@ class Schemas:
         return self._versions[begin:]
 
     def latest(self) -> SchemaVersion | None:
-        """The newest one in force."""
+        """The newest active version."""
         return next(reversed(self.all()), None)
 
     def get(self, version: int) -> SchemaVersion | None:
-        """One by its number; also one before a deletion, which old messages may name."""
+        """A version by its number; also one before a deletion, which old messages may refer to."""
         if not 0 <= version < len(self._versions) or self._versions[version].schema is None:
             return None
         return self._versions[version]
 
     def find(self, schema: Schema) -> SchemaVersion | None:
-        """The one in force that is the same."""
+        """The active version that equals the schema."""
         _check_definition(schema)
         with self._lock:
             for each in self._versions[self._numbered :]:
@@ -211,7 +211,7 @@ class Schemas:
             return None if number is None else self._versions[number]
 
     def check(self, schema: Schema) -> None:
-        """Raise `IncompatibleSchema` if it could not read what the newest one wrote."""
+        """Raise `IncompatibleSchema` if it cannot read data of the newest version."""
         reader = _check_definition(schema)
         latest = self.latest()
         if latest is None or latest.schema is None:
@@ -228,14 +228,14 @@ class Schemas:
             )
 
     def decided(self, schema: Schema) -> SchemaVersion | None:
-        """The same as `decide` if that is known already, else None; waits for no other thread."""
+        """The cached outcome of `decide`, None without one; never blocks."""
         decision = self._decisions.get((schema.type, _digest(schema.definition)))
         if isinstance(decision, str):
             raise IncompatibleSchema(decision)
         return decision
 
     def decide(self, schema: Schema) -> SchemaVersion | None:
-        """The version in force that is the same, None if it may be the next one.
+        """The active version that equals the schema, None if it may become the next version.
 
         Raises `IncompatibleSchema` if it may not.
         """
@@ -252,30 +252,32 @@ class Schemas:
 
     def _decision(self, schema: Schema) -> SchemaVersion | str | None:
         try:
-            found = self.find(schema)
-            if found is None:
+            existing = self.find(schema)
+            if existing is None:
                 self.check(schema)
         except IncompatibleSchema as error:
             return str(error)
-        return found
+        return existing
 
     def register(self, schema: Schema) -> SchemaVersion:
-        """The version of a schema, a new one if need be; raises `IncompatibleSchema`."""
-        found = self.decide(schema)
-        if found is not None:
-            return found
+        """The version of a schema; adds a new one if needed. Raises `IncompatibleSchema`."""
+        existing = self.decide(schema)
+        if existing is not None:
+            return existing
         with self._lock:
-            # Another thread may have added it meanwhile, or one that it is not compatible with.
+            # Another thread may have added this schema, or an incompatible one, in the meantime.
             return self.decide(schema) or self._add(schema)
 
     def delete(self) -> int:
-        """Let what follows begin anew; the version that says so."""
+        """Delete all versions; returns the version number of the deletion."""
         with self._lock:
             return self._add(None).version
 
     def _add(self, schema: Schema | None) -> SchemaVersion:
         if len(self._versions) >= VERSIONS_MAX:
-            raise IncompatibleSchema(f"the topic has {VERSIONS_MAX} versions of schemas, the limit")
+            raise IncompatibleSchema(
+                f"schema refused: the limit is {VERSIONS_MAX} versions per topic"
+            )
         new = SchemaVersion(len(self._versions), self._clock.now_ms(), schema)
         self._fs.mkdir(self._directory)
         append_line(self._fs, self._path, encode_line(new.to_json()))
@@ -289,7 +291,7 @@ def _digest(definition: bytes) -> bytes:
 
 
 def _check_definition(schema: Schema) -> AvroType | None:
-    """A definition that says it is Avro's has to be."""
+    """Parse the definition if its type is Avro's; raises `IncompatibleSchema` if invalid."""
     if schema.type not in _AVRO:
         return None
     try:
@@ -299,10 +301,10 @@ def _check_definition(schema: Schema) -> AvroType | None:
 
 
 def version_to_bytes(version: int) -> bytes:
-    """As it goes over the wire."""
+    """Encode for the wire."""
     return version.to_bytes(_VERSION_BYTES, "big")
 
 
 def version_from_bytes(data: bytes) -> int:
-    """Read back; -1, which no schema has, for what cannot be a version."""
+    """Decode from the wire; -1, which no schema has, for other lengths."""
     return int.from_bytes(data, "big") if len(data) == _VERSION_BYTES else -1

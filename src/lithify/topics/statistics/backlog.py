@@ -1,19 +1,19 @@
-"""How much of a topic is stored, and how much of it a subscription has yet to get.
+"""The stored size of a topic, and the backlog of its subscriptions.
 
-    backlog = entries above mark-delete - entries above it that are acknowledged
+    backlog = entries above mark-delete - acknowledged entries above it
 
-1. The log: whole ledgers by the manifest, of the one that a position is in what is above it.
-2. A compacted subscription gets what is retained up to its border, and the log above that
-   (`topics/reading/reads.py`). Of the view whole segments count by the manifest. Of a segment of
-   which it gets only a part the entries are counted: exactly in the first `PIECES_MAX` pieces that
-   are read of it; behind them in proportion to the bytes, without what its dead set names. So the
-   disk is asked for 2 MiB or so, which are those that are delivered next, and the count is exact
-   where less is left or all entries have one size.
+1. In the log, whole ledgers count by the manifest, and a ledger with the position in it by the
+   entries above the position.
+2. A compacted subscription gets retained entries up to its border, and the log above it
+   (`topics/reading/reads.py`). Whole segments of the view count by the manifest. In a segment of
+   which it gets a part, entries are counted exactly in the first `PIECES_MAX` pieces; behind them
+   the rest is estimated by bytes, less the entries in the dead set. So about 2 MiB are read, those
+   that are delivered next. The count is exact if less is left or all entries have the same size.
 
-What a subscription keeps on disk is another question: that is the log above mark-delete, also for
-a compacted one, and is what the limit of a backlog is about.
+The disk space that a subscription retains is different: it is the log above mark-delete, also for a
+compacted one, and is what a backlog limit is about.
 
-Functions of an open topic, called on the thread that owns it; what is read is a step for a thread.
+Functions of an open topic, called on the thread that owns it; reads are disk steps for a thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PIECES_MAX = 2
 
 
 def ledgers_of(topic: Topic) -> list[tuple[SegmentRef, int, int, int]]:
-    """(segment, last position, entries, bytes) of each ledger, the active one as it is now."""
+    """(segment, last position, entries, bytes) of each ledger; the active one is last."""
     *sealed, active = topic.log.manifest.segments
     rows = [(ref, ref.last_position, ref.live_entries, ref.live_bytes) for ref in sealed]
     last = min(topic.log.last_position, PACKED.last(active.id))
@@ -50,7 +50,7 @@ def ledgers_of(topic: Topic) -> list[tuple[SegmentRef, int, int, int]]:
 
 
 def storage_bytes(topic: Topic) -> int:
-    """What the files of its log take on disk."""
+    """The bytes that the files of the topic's log take on disk."""
     manifest = topic.log.manifest
     sizes = sum(manifest.sizes().values()) + sum(r.file_bytes for r in manifest.retired)
     return sizes + topic.log.active_bytes
@@ -61,7 +61,7 @@ def stored_above(topic: Topic, position: int) -> tuple[int, int]:
     above = 0
     size_bytes = 0
     for _, last, entries, length in ledgers_of(topic):
-        # Of the ledger that the position is in, only what is above it; gaps make it fewer.
+        # In the ledger of the position only entries above it count; gaps make them fewer.
         left = min(entries, max(0, last - position))
         if left:
             above += left
@@ -70,12 +70,12 @@ def stored_above(topic: Topic, position: int) -> tuple[int, int]:
 
 
 def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
-    """(entries, bytes) of the log that are not acknowledged; of a part the bytes in proportion."""
+    """Unacknowledged (entries, bytes) of the log; bytes of a part are proportional."""
     return _unacked(cursor, *stored_above(topic, cursor.mark_delete))
 
 
 def subscription_backlog(topic: Topic, subscription: Subscription) -> Steps[tuple[int, int]]:
-    """(entries, bytes) that a subscription has yet to get, or to acknowledge."""
+    """(entries, bytes) that a subscription has not received or not acknowledged."""
     cursor = subscription.cursor
     border = topic.reader.border(subscription.through) if subscription.compacted else -1
     if topic.log.manifest.view is None or border <= cursor.mark_delete:
@@ -87,7 +87,7 @@ def subscription_backlog(topic: Topic, subscription: Subscription) -> Steps[tupl
 
 
 def _retained_between(log: Log, mark_delete: int, border: int) -> tuple[int, int]:
-    """(entries, bytes) of the view above the one position, up to the other; in any thread."""
+    """(entries, bytes) of the view above `mark_delete`, up to `border`; in any thread."""
     entries = size_bytes = 0
     with log.snapshot("backlog") as snapshot:
         for span in snapshot.spans(compacted=True, through=border):
@@ -105,7 +105,7 @@ def _unacked(cursor: Cursor, above: int, size_bytes: int) -> tuple[int, int]:
 
 
 def _retained(snapshot: Snapshot, span: SegmentSpan, start: int, border: int) -> tuple[int, int]:
-    """(entries, bytes) of a segment of the view from a position on, up to the border."""
+    """(entries, bytes) of one segment of the view from `start` up to the border."""
     ref = span.ref
     if start <= span.low and span.high == ref.last_position:
         return ref.live_entries, ref.live_bytes
@@ -122,8 +122,8 @@ def _retained(snapshot: Snapshot, span: SegmentSpan, start: int, border: int) ->
             behind = max(0, SEGMENT_HEADER_BYTES + ref.frame_bytes - seen)
             dead = snapshot.dead_set(ref)
             reached = int(frames.positions[-1])
-            gone = 0 if dead is None else dead.entries.count_in(reached + 1, span.high + 1)
-            left = max(0, round(ref.entries * behind / ref.frame_bytes) - gone)
+            dead_entries = 0 if dead is None else dead.entries.count_in(reached + 1, span.high + 1)
+            left = max(0, round(ref.entries * behind / ref.frame_bytes) - dead_entries)
             entries += left
             size_bytes += left * ref.live_bytes // max(1, ref.live_entries)
             break

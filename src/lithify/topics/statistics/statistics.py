@@ -1,18 +1,17 @@
-"""What a topic can say of itself, under the names of Pulsar's statistics.
+"""Statistics of a topic, under the names of Pulsar's statistics.
 
-Counted are entries where Pulsar counts entries (a backlog, a ledger's size) and messages where it
-counts messages (what came in and went out). The counts come from the manifest and the cursors, so
-the cost follows the number of segments and of ranges shown; see `backlog.py`.
+As in Pulsar, a backlog and the size of a ledger count entries, traffic counts messages. The counts
+come from the manifest and the cursors, so the cost is proportional to the number of segments and of
+shown ranges; see `backlog.py`.
 
-The compacted view is shown as Pulsar shows it: as a subscription `__compaction` that has nobody,
-whose backlog is what no run has judged.
+As in Pulsar, the compacted view appears as a subscription `__compaction` without consumers. Its
+backlog is the part of the log above the horizon.
 
-Rates are those of the last minute or so (`rates.py`).
+Rates cover about the last minute (`rates.py`).
 
-A topic may have thousands of clients. So statistics are made in steps, of `ROWS_A_STEP` rows each,
-between which others may use the topic: `topic_stats_steps` and `internal_stats_steps` yield after
-each (`topics/disk_steps.py`) and return the result. The numbers of two rows may be of different
-moments.
+A topic may have thousands of clients. So statistics are collected in steps of `ROWS_A_STEP` rows,
+and the topic can do other work in between: `topic_stats_steps` and `internal_stats_steps` yield
+after each step (`topics/disk_steps.py`) and return the result. Rows may be of different moments.
 
 Functions of an open topic that change nothing, called on the thread that owns it.
 """
@@ -97,12 +96,12 @@ _SUBSCRIPTION_SUMS = (
 
 
 def topic_stats(topic: Topic) -> dict[str, Any]:
-    """The statistics of a topic that is not partitioned, or of a partition."""
+    """The statistics of an unpartitioned topic or of one partition."""
     return run_here(topic_stats_steps(topic))
 
 
 def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
-    """The same in steps."""
+    """`topic_stats` in steps."""
     subscriptions: dict[str, dict[str, Any]] = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         subscriptions[name] = yield from _subscription_stats(topic, subscription)
@@ -114,7 +113,7 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
             yield None
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
-    shown = subscriptions.values()
+    rows = subscriptions.values()
     messages, size_bytes = topic.writer.messages_in, topic.writer.bytes_in
     messages_out, bytes_out = topic.delivered()
     return {
@@ -125,14 +124,14 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
         "bytesOutCounter": bytes_out,
         "averageMsgSize": size_bytes / messages if messages else 0.0,
         "storageSize": storage_bytes(topic),
-        "backlogSize": max((row["backlogSize"] for row in shown), default=0),
+        "backlogSize": max((row["backlogSize"] for row in rows), default=0),
         "publishers": publishers,
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
         "replication": {},
         "topicEpoch": topic.producers.topic_epoch,
         "nonContiguousDeletedMessagesRanges": sum(
-            row["nonContiguousDeletedMessagesRanges"] for row in shown
+            row["nonContiguousDeletedMessagesRanges"] for row in rows
         ),
         "compaction": _compaction_stats(topic),
     }
@@ -163,7 +162,7 @@ def _publisher_stats(topic: Topic, producer: Producer) -> dict[str, Any]:
 
 
 def _client(client: ClientInfo) -> dict[str, Any]:
-    """Where somebody comes from, and since when."""
+    """Address, version and connection time of a client."""
     joined = datetime.fromtimestamp(client.joined_ms / 1000, UTC)
     return {
         "address": f"/{client.address}" if client.address else "",
@@ -196,19 +195,19 @@ def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps[dict[
         "nonContiguousDeletedMessagesRanges": subscription.cursor.acked_range_count,
         "isReplicated": False,
         "subscriptionProperties": _properties(topic, subscription),
-        "readFailure": "" if (found := subscription.read_failure) is None else found.reason,
+        "readFailure": "" if (failure := subscription.read_failure) is None else failure.reason,
     }
 
 
 def _properties(topic: Topic, subscription: Subscription) -> dict[str, str]:
     name = subscription.name
-    # It may have been deleted since its row was begun.
-    there = subscription.durable and name in topic.cursors
-    return topic.cursors.properties(name) if there else {}
+    # The subscription may have been deleted between two steps.
+    exists = subscription.durable and name in topic.cursors
+    return topic.cursors.properties(name) if exists else {}
 
 
 def _view_stats(topic: Topic) -> dict[str, Any]:
-    """The compacted view as the subscription that it is to Pulsar's tools."""
+    """The compacted view as a subscription, as Pulsar's tools expect."""
     entries, size_bytes = stored_above(topic, topic.log.manifest.horizon)
     return {
         "type": _TYPES[SubscriptionType.EXCLUSIVE],
@@ -244,7 +243,7 @@ def _consumer_stats(topic: Topic, consumer: Consumer) -> dict[str, Any]:
 
 
 def sum_stats(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The statistics of a partitioned topic, from those of its partitions by their names."""
+    """The statistics of a partitioned topic, from those of its partitions by name."""
     total: dict[str, Any] = {name: sum(part[name] for part in parts.values()) for name in _SUMS}
     messages = total["msgInCounter"]
     total["averageMsgSize"] = total["bytesInCounter"] / messages if messages else 0.0
@@ -272,12 +271,12 @@ def _zeros() -> dict[str, float]:
 
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
-    """How the log and the cursors of a topic stand."""
+    """The state of the log and the cursors of a topic."""
     return run_here(internal_stats_steps(topic))
 
 
 def internal_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
-    """The same in steps."""
+    """`internal_stats` in steps."""
     cursors = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         cursors[name] = _cursor_stats(topic, subscription)
@@ -321,12 +320,12 @@ def _ledger(number: int, entries: int, size_bytes: int) -> dict[str, Any]:
 
 
 def _waits(topic: Topic, subscription: Subscription) -> bool:
-    """Has it somebody to deliver to, and nothing left to deliver?"""
+    """Does the subscription have consumers but nothing to deliver?"""
     return bool(subscription.consumers) and subscription.read_position > topic.log.last_position
 
 
 def _view_cursor(topic: Topic, number: int) -> dict[str, Any]:
-    """The compacted view as the cursor that it is to Pulsar's tools."""
+    """The compacted view as a cursor, as Pulsar's tools expect."""
     horizon = topic.log.manifest.horizon
     behind, _ = stored_above(topic, horizon)
     following = horizon + 1
@@ -381,6 +380,6 @@ def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
 
 
 def _text(position: int) -> str:
-    """A position that may be just before a ledger's first entry, which is written L:-1."""
+    """Format a position; the one before the first entry of ledger L is L:-1."""
     ledger, entry = unpack(position + 1)
     return f"{ledger}:{entry - 1}"

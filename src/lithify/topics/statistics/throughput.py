@@ -1,10 +1,10 @@
-"""What has gone through a topic and how fast: its own counts, and those of each of its clients.
+"""Counts and rates of a topic and of each of its clients.
 
-Counters belong to whoever counts: the topic what came in, producers, subscriptions and consumers
-what is theirs. Here they are put together, and noted now and then, so that there are rates
-(`rates.py`). What subscriptions that are gone have delivered still counts.
+Counters are kept where they are incremented: incoming messages in the topic's writer, the others in
+producers, subscriptions and consumers. This module adds them up and samples them for the rates
+(`rates.py`). The deliveries of removed subscriptions still count.
 
-A topic may have thousands of clients: they are noted in steps (`topics/disk_steps.py`).
+A topic may have thousands of clients, so they are sampled in steps (`topics/disk_steps.py`).
 
 The topic's thread only; owned by the topic.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Throughput"]
 
 NOTED_A_STEP = 1000
-"""Clients, about 1 ms."""
+"""Clients per step, about 1 ms."""
 
 
 class Throughput:
@@ -36,45 +36,45 @@ class Throughput:
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic
         self._clock = clock
-        self._gone_out = (0, 0)
+        self._removed_out = (0, 0)
         self._rates = Rates(clock.monotonic_s(), (0, 0, 0, 0))
         self._rates_by_client = RatesByOwner(clock.monotonic_s())
 
     def remove_subscription(self, subscription: Subscription) -> None:
-        """A subscription was removed: what it has delivered is remembered."""
-        messages, size_bytes = self._gone_out
-        self._gone_out = (
+        """Keep the delivery counts of a removed subscription."""
+        messages, size_bytes = self._removed_out
+        self._removed_out = (
             messages + subscription.delivered_messages,
             size_bytes + subscription.delivered_bytes,
         )
 
     def delivered(self) -> tuple[int, int]:
-        """(messages, bytes) that went to consumers, those of subscriptions that are gone too."""
-        messages, size_bytes = self._gone_out
+        """(messages, bytes) delivered to consumers, including those of removed subscriptions."""
+        messages, size_bytes = self._removed_out
         for each in self._topic.subscriptions.values():
             messages += each.delivered_messages
             size_bytes += each.delivered_bytes
         return messages, size_bytes
 
     def noting(self) -> Steps[None]:
-        """Remember what the counters are now, if it is time to."""
+        """Sample all counters in steps, if a sample is due."""
         now_s = self._clock.monotonic_s()
         if not self._rates_by_client.is_due(now_s):
             return
         self._rates.sample(now_s, self._counters())
-        noted: dict[object, tuple[int, int]] = {}
+        sampled: dict[object, tuple[int, int]] = {}
         for number, client in enumerate(self._clients(), 1):
-            noted[client] = _counters_of(client)
+            sampled[client] = _counters_of(client)
             if not number % NOTED_A_STEP:
                 yield None
-        self._rates_by_client.sample(now_s, noted)
+        self._rates_by_client.sample(now_s, sampled)
 
     def rates(self) -> list[float]:
-        """Messages in, bytes in, messages out and bytes out, a second."""
+        """Rates per second: messages in, bytes in, messages out, bytes out."""
         return self._rates.per_second(self._clock.monotonic_s(), self._counters())
 
     def client_rate(self, client: Producer | Subscription | Consumer) -> tuple[float, float]:
-        """Messages and bytes a second of a producer, a subscription or a consumer."""
+        """Messages and bytes per second of a producer, a subscription or a consumer."""
         counters = _counters_of(client)
         return self._rates_by_client.per_second(self._clock.monotonic_s(), client, counters)
 
@@ -82,7 +82,7 @@ class Throughput:
         return self._topic.writer.messages_in, self._topic.writer.bytes_in, *self.delivered()
 
     def _clients(self) -> Iterator[Producer | Subscription | Consumer]:
-        """Those that there are when their turn comes."""
+        """All clients; connections may change between steps."""
         yield from list(self._topic.producers.joined.values())
         for each in list(self._topic.subscriptions.values()):
             yield each

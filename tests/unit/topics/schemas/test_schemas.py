@@ -228,7 +228,7 @@ def test_what_can_read_the_old_messages_is_the_next_version(old: Schema, new: Sc
         (
             record(a_field("l", {"type": "map", "values": "int"})),
             record(a_field("l", {"type": "map", "values": ["null", "string"]})),
-            "no alternative can read int",
+            "no branch of the union can read int",
         ),
         (STRING, Schema(SchemaType.INT64), "it is INT64, the topic's is STRING"),
         (

@@ -29,7 +29,7 @@ def test_however_often_it_is_noted_few_notes_are_kept() -> None:
     rates = Rates(0.0, [0])
     for tick in range(100_000):
         rates.sample(tick / 100, [tick])
-    assert len(rates._notes) <= WINDOW_SECONDS / NOTE_SECONDS + 2
+    assert len(rates._samples) <= WINDOW_SECONDS / NOTE_SECONDS + 2
 
 
 def test_without_notes_it_is_the_rate_since_the_beginning() -> None:
