@@ -26,7 +26,7 @@ from lithify.compaction.tasks.jobs import ignore_progress, no_check
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
 from lithify.logger import get_logger
-from lithify.positions import NO_POSITION, PACKED
+from lithify.positions import PACKED
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.compaction.topic_compaction import TopicCompaction
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
@@ -40,6 +40,7 @@ from lithify.topics.reading.last_message_id import LastMessageId
 from lithify.topics.reading.reads import TopicReads
 from lithify.topics.reading.topic_reader import TopicReader
 from lithify.topics.statistics.throughput import Throughput
+from lithify.topics.subscriptions.acknowledgements import Acknowledgements
 from lithify.topics.subscriptions.consumer import (
     CannotRead,
     DurabilityDiffers,
@@ -47,7 +48,7 @@ from lithify.topics.subscriptions.consumer import (
     SubscriptionRemoved,
 )
 from lithify.topics.subscriptions.cursor import Cursor
-from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo, Reset
+from lithify.topics.subscriptions.cursor_changes import AckedUpTo, Reset
 from lithify.topics.subscriptions.cursor_gaps import CursorGaps
 from lithify.topics.subscriptions.cursor_store import CursorStore
 from lithify.topics.subscriptions.dispatch import Dispatcher
@@ -127,6 +128,7 @@ class Topic:
         self._clock = clock
         self._reading = reading
         self._gaps = CursorGaps(reading, cursors)
+        self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
         self._throughput = Throughput(self, clock)
         self._upkeep = Maintenance(self, self._gaps, clock)
@@ -427,40 +429,7 @@ class Topic:
         self, subscription: Subscription, change: CursorChange, check: Callable[[], None] = no_check
     ) -> Steps[None]:
         """See `acknowledge`. `check` may refuse it; it is called before anything is changed."""
-        change = yield from self._recording(subscription, change, check)
-        if subscription.cursor is not subscription.acked:
-            change.apply(subscription.cursor)
-        if self._gaps.take(subscription) is not None:
-            yield from self._gaps.taking(subscription)
-        if isinstance(change, AckedUpTo):
-            subscription.read_failure = None
-            subscription.acknowledged_up_to(change.position)
-        elif isinstance(change, Reset):
-            subscription.read_failure = None
-            subscription.record_seek(change.position)
-        else:
-            subscription.acknowledged(getattr(change, "position", NO_POSITION))
-
-    def _recording(
-        self, subscription: Subscription, change: CursorChange, check: Callable[[], None]
-    ) -> Steps[CursorChange]:
-        """Make a change of what is acknowledged, durable or not; as what it was made."""
-        cursors, durable = self.cursors, subscription.durable
-        while True:
-            if durable and cursors.preparation() is not None:
-                yield DiskCall(cursors, cursors.preparation)
-            check()
-            made = change
-            first = subscription.cursor.mark_delete + 1
-            if subscription.compacted and change == Acked(first):
-                # All before it is done with, retained or not. Gaps are not recorded: said this way,
-                # a restart finds mark-delete where it was.
-                made = AckedUpTo(first)
-            if not durable:
-                made.apply(subscription.acked)
-                return made
-            if cursors.ack(subscription.name, made):
-                return made
+        return self._acknowledgements.acknowledging(subscription, change, check)
 
     def seek(self, subscription: Subscription, position: int) -> None:
         """Begin again at a position; what was acknowledged above it no longer is."""
