@@ -73,8 +73,8 @@ __all__ = [
 ]
 
 BATCH_MESSAGES_MAX = 2**20
-"""Maximum number of messages in a batch. An uncompressed entry of 5 MiB has fewer, as a message takes
-at least 6 bytes."""
+"""Maximum number of messages in a batch. A message takes at least 6 bytes, so an uncompressed entry
+of 5 MiB has fewer."""
 
 _STALE_MAX = 1000
 _VERSION = 1

@@ -6,7 +6,8 @@ An append is with the operating system when it returns: it survives the death of
 once, and a power cut after `sync` or after the first `maintain` past the interval. Creating and
 deleting a subscription is durable when it returns.
 
-Records: `tag` of the entry is the number of the subscription, the high byte of its `flags` the kind.
+Records: the `tag` of the entry is the number of the subscription, the high byte of its `flags` the
+kind.
 
     kind         body
     1  snapshot  length of the head (4, little-endian), the head (JSON: name, properties, and
@@ -189,7 +190,7 @@ class CursorStore:
 
     @contextmanager
     def _writing(self, snapshot_of: Callable[[], _Subscription | None]) -> Iterator[bytes]:
-        """Hold the lock, with room for a snapshot and for changes after it; yields the snapshot."""
+        """Hold the lock, with room for a snapshot and a change after it; yields the snapshot."""
         while True:
             with self._lock:
                 subscription = snapshot_of()
@@ -217,7 +218,7 @@ class CursorStore:
         return dict(self._named(name).properties)
 
     def is_compacted(self, name: str) -> bool:
-        """Did its last consumer read compacted? Then trimmed messages count to its backlog."""
+        """Did its last consumer read compacted? Then messages that only the view has still count."""
         return self._named(name).compacted
 
     def set_compacted(self, name: str, *, compacted: bool) -> None:
