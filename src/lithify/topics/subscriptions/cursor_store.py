@@ -218,7 +218,7 @@ class CursorStore:
         return dict(self._named(name).properties)
 
     def is_compacted(self, name: str) -> bool:
-        """Did its last consumer read compacted? Then messages that only the view has still count."""
+        """Did its last consumer read compacted? If so, messages that only the view has count."""
         return self._named(name).compacted
 
     def set_compacted(self, name: str, *, compacted: bool) -> None:
