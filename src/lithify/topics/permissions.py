@@ -114,15 +114,15 @@ class TokenKey:
         )
 
         load = load_pem_public_key if data.lstrip().startswith(b"-----") else load_der_public_key
-        wanted = f"an RSA public key of at least {PUBLIC_KEY_BITS_MIN} bits, PEM or DER"
+        required = f"an RSA public key of at least {PUBLIC_KEY_BITS_MIN} bits, PEM or DER"
         try:
             key = load(data)
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise InvalidSetting("token public key", "unreadable", wanted) from error
+            raise InvalidSetting("token public key", "unreadable", required) from error
         if not isinstance(key, RSAPublicKey):
-            raise InvalidSetting("token public key", type(key).__name__, wanted)
+            raise InvalidSetting("token public key", type(key).__name__, required)
         if key.key_size < PUBLIC_KEY_BITS_MIN:
-            raise InvalidSetting("token public key", f"{key.key_size} bits", wanted)
+            raise InvalidSetting("token public key", f"{key.key_size} bits", required)
         return cls("RS256", key)
 
 
@@ -226,8 +226,8 @@ class Permissions:
 
 def grants_of(definitions: Definitions, namespace: Namespace) -> dict[str, tuple[Action, ...]]:
     """The grants of a namespace: {principal: actions}. Malformed grants are ignored."""
-    found = definitions.namespaces.get(str(namespace), NamespaceDefinition())
-    grants = found.settings.get("grants")
+    definition = definitions.namespaces.get(str(namespace), NamespaceDefinition())
+    grants = definition.settings.get("grants")
     if not isinstance(grants, dict):
         return {}
     return {
@@ -241,11 +241,11 @@ def with_grant(
     definitions: Definitions, namespace: Namespace, principal: str, actions: Iterable[str]
 ) -> Definitions:
     """The definitions in which `principal` has exactly `actions`; none revokes all."""
-    found = definitions.namespace(namespace)
+    definition = definitions.namespace(namespace)
     if not principal:
         raise InvalidInput("a grant needs the name of a principal")
-    wanted = set(actions)
-    unknown = sorted(wanted - set(Action))
+    granted_actions = set(actions)
+    unknown = sorted(granted_actions - set(Action))
     if unknown:
         raise InvalidInput(f"action {unknown[0]!r} must be one of {', '.join(Action)}")
     grants = {
@@ -253,9 +253,9 @@ def with_grant(
         for name, granted in grants_of(definitions, namespace).items()
         if name != principal
     }
-    if wanted:
-        grants[principal] = [str(action) for action in Action if action in wanted]
-    changed = replace(found, settings=found.settings | {"grants": grants})
+    if granted_actions:
+        grants[principal] = [str(action) for action in Action if action in granted_actions]
+    changed = replace(definition, settings=definition.settings | {"grants": grants})
     return definitions.with_namespace(namespace, changed)
 
 

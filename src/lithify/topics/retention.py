@@ -71,13 +71,13 @@ def first_to_keep(
 ) -> int:
     """The first position to keep; all entries below it may be dropped."""
     keep_from = segments[0].first_position
-    left = active_bytes + sum(segment.file_bytes for segment in segments)
+    bytes_left = active_bytes + sum(segment.file_bytes for segment in segments)
     for segment in segments:
         if not segment.sealed or segment.last_position > acknowledged:
             break
-        left -= segment.file_bytes
+        bytes_left -= segment.file_bytes
         aged = 0 <= policies.retention_ms <= now_ms - segment.time_max
-        ample = 0 <= policies.retention_bytes <= left
+        ample = 0 <= policies.retention_bytes <= bytes_left
         if not (aged or ample):
             break
         keep_from = segment.last_position + 1

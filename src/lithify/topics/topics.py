@@ -280,10 +280,10 @@ class Topics:
             self.damage.forget(f"topic {part}")
 
     def _lost(self, name: TopicName) -> TopicDefinition:
-        found = None if self.exists(name) else self._directories.lost(name)
-        if found is None:
+        definition = None if self.exists(name) else self._directories.lost(name)
+        if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
-        return found
+        return definition
 
     def deleting(
         self, name: str | TopicName, *, wait: bool = True, in_use: bool = False
@@ -414,19 +414,19 @@ class Topics:
     def unopened(self) -> tuple[TopicName, ...]:
         """Topics that have a log and are not open; missing logs are reported."""
         defined = self.definitions.current.topics.items()
-        found = []
+        names = []
         for text, definition in defined:
             for part in _parts(TopicName.parse(text), definition):
                 if part in self._open:
                     continue
                 with suppress(MissingLog):
                     if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
-                        found.append(part)
+                        names.append(part)
         for name in self._directories.listed():
             if not self.exists(name):
                 with suppress(MissingLog):
                     self._missing.check(name)
-        return tuple(found)
+        return tuple(names)
 
     def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
         """Called before every append, so the result is cached until the definitions change."""
@@ -501,14 +501,14 @@ class Topics:
         Topics with a backlog only with `backlogs`, because metrics cover open topics only.
         """
         before_s = self._clock.monotonic_s() - idle_s
-        found = (
+        topics = (
             topic
             for topic in tuple(self._open.values())
             if topic.used_s <= before_s
             and (backlogs or not topic.has_backlog)
             and not (topic.in_use or self.compactions.is_busy(topic))
         )
-        return tuple(heapq.nsmallest(count, found, key=lambda topic: topic.used_s))
+        return tuple(heapq.nsmallest(count, topics, key=lambda topic: topic.used_s))
 
     def mark_visited(self, names: Collection[TopicName], idle_s: float) -> None:
         """Count topics that were opened for maintenance only as idle for `idle_s`."""
@@ -558,20 +558,20 @@ class Topics:
     def adopt(self, name: str | TopicName) -> None:
         """Define a topic that has directories and no definition; see `directories/unclaimed.py`."""
         name = _parsed(name)
-        found = self._directories.scan().get(name)
-        if found is None:
+        topic = self._directories.scan().get(name)
+        if topic is None:
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             raise TopicNotFound(f"there is no unclaimed directory of topic {name}")
-        if found.problem:
-            raise AlreadyDefined(found.problem)
-        if found.partitions and found.partitions[-1] >= PARTITIONS_MAX:
+        if topic.problem:
+            raise AlreadyDefined(topic.problem)
+        if topic.partitions and topic.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
-        with self._claims.of([name, *map(name.partition_name, found.partitions)]):
-            self.definitions.change(lambda d: adopted(self._fs, found, d, self.now_ms()))
-            self._directories.note_logs([name, *map(name.partition_name, found.partitions)])
+        with self._claims.of([name, *map(name.partition_name, topic.partitions)]):
+            self.definitions.change(lambda d: adopted(self._fs, topic, d, self.now_ms()))
+            self._directories.note_logs([name, *map(name.partition_name, topic.partitions)])
         self._directories.scan()
-        log.info("topic adopted", topic=str(name), partitions=len(found.partitions))
+        log.info("topic adopted", topic=str(name), partitions=len(topic.partitions))
 
     def _path(self, name: TopicName) -> str:
         return self._directories.path(name)

@@ -123,9 +123,11 @@ class Definitions:
     def without_tenant(self, name: str) -> Definitions:
         """Remove a tenant, which must have no namespaces."""
         self.tenant(name)
-        found = self.namespaces_of(name)
-        if found:
-            raise NotEmpty(f"tenant {name} has namespaces: {found[0]} and {len(found) - 1} more")
+        namespaces = self.namespaces_of(name)
+        if namespaces:
+            raise NotEmpty(
+                f"tenant {name} has namespaces: {namespaces[0]} and {len(namespaces) - 1} more"
+            )
         return replace(self, tenants={k: v for k, v in self.tenants.items() if k != name})
 
     # --- namespaces -------------------------------------------------------------------------
@@ -137,10 +139,10 @@ class Definitions:
 
     def namespace(self, name: Namespace) -> NamespaceDefinition:
         """The definition of a namespace."""
-        found = self.namespaces.get(str(name))
-        if found is None:
+        namespace = self.namespaces.get(str(name))
+        if namespace is None:
             raise NotDefined(f"namespace {name} does not exist")
-        return found
+        return namespace
 
     def with_namespace(self, name: Namespace, namespace: NamespaceDefinition) -> Definitions:
         """Add or replace a namespace."""
@@ -151,9 +153,9 @@ class Definitions:
         """Remove a namespace, which must have neither topics nor stores."""
         self.namespace(name)
         stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
-        for what, found in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
-            if found:
-                raise NotEmpty(f"namespace {name} has {what}: {found[0]} and {len(found) - 1} more")
+        for what, names in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
+            if names:
+                raise NotEmpty(f"namespace {name} has {what}: {names[0]} and {len(names) - 1} more")
         rest = {k: v for k, v in self.namespaces.items() if k != str(name)}
         return replace(self, namespaces=rest)
 

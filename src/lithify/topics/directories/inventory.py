@@ -107,8 +107,8 @@ class Inventory:
         """The topic and its partitions that have logs; does not scan other topics."""
         text = str(name)
         with self._lock:
-            found = {text} & self._names | self._partitions.get(text, set())
-        return [TopicName.parse(each) for each in sorted(found)]
+            names = {text} & self._names | self._partitions.get(text, set())
+        return [TopicName.parse(each) for each in sorted(names)]
 
     def write(self, names: Collection[TopicName]) -> None:
         """Replace the file by one with exactly these names."""

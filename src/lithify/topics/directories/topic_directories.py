@@ -273,30 +273,30 @@ class TopicDirectories:
     def scan(self) -> dict[TopicName, UnclaimedTopic]:
         """Scan the disk for unclaimed topics."""
         definitions = self._definitions.current
-        found = scan_topics(self._fs, self._root, definitions)
-        self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
+        scanned = scan_topics(self._fs, self._root, definitions)
+        self.unclaimed = group_unclaimed(self._fs, self._root, scanned.unclaimed, definitions)
         return self.unclaimed
 
     def _settle(self) -> None:
-        found = scan_topics(self._fs, self._root, self._definitions.current)
-        for name, deletion in found.deleted.items():
+        scanned = scan_topics(self._fs, self._root, self._definitions.current)
+        for name, deletion in scanned.deleted.items():
             self._definitions.change(partial(Definitions.without_topic, name=name))
             self.remove(name, deletion)
         definitions = self._definitions.current
-        for name in found.unfinished:
+        for name in scanned.unfinished:
             if defines(definitions, name) and not is_restoring(self._fs, self.path(name)):
                 clear_mark(self._fs, self.path(name), CREATING)
             else:
                 remove_created(self._fs, self.path(name))
-        for name in found.empty:
+        for name in scanned.empty:
             with suppress(WriteFailed):
                 remove_tree(self._fs, self.path(name))
-        self._update_inventory(found)
-        if found.deleted:
+        self._update_inventory(scanned)
+        if scanned.deleted:
             # A deletion may leave a log that its mark does not name.
             self.scan()
         else:
-            self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
+            self.unclaimed = group_unclaimed(self._fs, self._root, scanned.unclaimed, definitions)
         if self.unclaimed:
             log.warning(
                 "unclaimed directories of topics without a definition are set aside and not "
@@ -307,11 +307,13 @@ class TopicDirectories:
                 first=", ".join(str(name) for name in list(self.unclaimed)[:NAMED_MAX]),
             )
 
-    def _update_inventory(self, found: FoundDirectories) -> None:
+    def _update_inventory(self, scanned: FoundDirectories) -> None:
         """Add the logs found to the inventory, or rebuild it if there is none."""
         definitions = self._definitions.current
         known = self._inventory.names()
-        new = [each for each in found.served if each not in self._inventory and self._has_log(each)]
+        new = [
+            each for each in scanned.served if each not in self._inventory and self._has_log(each)
+        ]
         try:
             if self._inventory.found:
                 self._inventory.add(new)

@@ -185,17 +185,19 @@ def group_unclaimed(
     return {
         topic: UnclaimedTopic(
             topic,
-            tuple(sorted(each.partition for each in found if each != topic)),
-            tuple(f"{root}/{each.path}" for each in found),
-            _problem(root, topic, found, definitions),
+            tuple(sorted(each.partition for each in members if each != topic)),
+            tuple(f"{root}/{each.path}" for each in members),
+            _problem(root, topic, members, definitions),
         )
-        for topic, found in sorted(groups.items())
+        for topic, members in sorted(groups.items())
     }
 
 
-def _problem(root: str, topic: TopicName, found: list[TopicName], definitions: Definitions) -> str:
+def _problem(
+    root: str, topic: TopicName, members: list[TopicName], definitions: Definitions
+) -> str:
     known = definitions.topics.get(str(topic))
-    if known is None or topic not in found:
+    if known is None or topic not in members:
         return ""
     return (
         f"topic {topic} is defined with {known.partitions} partitions, but {root}/{topic.path} "

@@ -138,8 +138,8 @@ def _sealed_rows(task: IndexTask, high: int, low: int) -> KeyRows:
 def _live(rows: KeyRows, dead: DeadSet | None) -> KeyRows:
     if dead is None:
         return rows
-    gone = dead.entries.contains_many(rows.position)
-    return _select(rows, ~(gone | dead.parts.dead_slots(rows.position, rows.slot)))
+    dead_rows = dead.entries.contains_many(rows.position)
+    return _select(rows, ~(dead_rows | dead.parts.dead_slots(rows.position, rows.slot)))
 
 
 def _select(rows: KeyRows, keep: NDArray[np.bool_]) -> KeyRows:
@@ -170,14 +170,14 @@ def _newest_in(rows: KeyRows, *, by_event_time: bool) -> _Candidate | None:
 
 def _parts_of(last: _Candidate, sources: Iterable[KeyRows]) -> list[int]:
     """Positions of the chunks before the last chunk, after any earlier message of that uuid."""
-    found: list[int] = []
+    positions: list[int] = []
     before = NO_POSITION
     for rows in sources:
         same = (rows.group == np.uint64(last.group)) & (rows.position < last.position)
-        found += rows.position[same & (rows.flags & CHUNK_PART != 0)].tolist()
+        positions += rows.position[same & (rows.flags & CHUNK_PART != 0)].tolist()
         others = rows.position[same & (rows.flags & CHUNK_LAST != 0)]
         before = max(before, int(others.max(initial=NO_POSITION)))
-    return sorted(position for position in found if position > before)
+    return sorted(position for position in positions if position > before)
 
 
 def _chunked(snapshot: Snapshot, positions: list[int], partition: int) -> Message | None:

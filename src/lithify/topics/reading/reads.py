@@ -20,7 +20,7 @@ The thread of the topic, usually an event loop, never waits for the disk here:
 A compacted read returns retained entries up to a **border**, and the log above it. The border is
 the horizon at the time the consumer joined, so that a later run cannot delete messages before the
 consumer has read them. If the log starts above that, the border is the start of the log, as trimmed
-messages are in the view only. The border is computed anew for each run, together with the start of
+messages are in the view only. The border is recomputed for each run, together with the start of
 the log, so the positions between two runs are in one of the two places. Cached runs of retained
 entries are dropped when there is a new generation; one that was being loaded is still valid for the
 caller that waited for it, as if it had been read before.

@@ -100,8 +100,8 @@ class TopicReader:
         if through is None or self._log.last_position > self._reading.compacted_end(through):
             position, index = yield from self._end.finding_last()
         else:
-            found = self._service.last_message_position()
-            position, index = (NO_POSITION, -1) if found is None else (found.position, found.slot)
+            last = self._service.last_message_position()
+            position, index = (NO_POSITION, -1) if last is None else (last.position, last.slot)
         ledger, entry = unpack(position) if position >= 0 else (-1, -1)
         return MessageId(ledger, entry, index, self._partition)
 
@@ -132,10 +132,10 @@ class TopicReader:
 
     def finding_time(self, time_ms: int, *, compacted: bool = False) -> Steps[int]:
         """See `find_time`."""
-        found: int = yield DiskCall(
+        position: int = yield DiskCall(
             self._reading, lambda: partial(self.find_time, time_ms, compacted=compacted)
         )
-        return found
+        return position
 
     def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
         """The first position published at or after a time; the next position if there is none.
@@ -144,10 +144,10 @@ class TopicReader:
         """
         horizon = NO_POSITION
         if compacted:
-            found = self._service.find_by_publish_time(time_ms)
-            if found is not None:
-                return found
+            position = self._service.find_by_publish_time(time_ms)
+            if position is not None:
+                return position
             horizon = self._service.last_compacted_position
         with self._log.snapshot("time search") as snapshot:
-            found = snapshot.find_time(time_ms)
-        return self._log.next_position if found is None else max(found, horizon + 1)
+            position = snapshot.find_time(time_ms)
+        return self._log.next_position if position is None else max(position, horizon + 1)

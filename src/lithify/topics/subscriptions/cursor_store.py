@@ -114,9 +114,9 @@ class _Subscription:
         split = _LENGTH.size + length
         head = json.loads(body[_LENGTH.size : split])
         cursor = Cursor.from_bytes(body[split:], path)
-        found = cls(entry.tag, head["name"], head["properties"], cursor, len(body))
-        found.compacted = head.get("compacted", False)
-        return found
+        subscription = cls(entry.tag, head["name"], head["properties"], cursor, len(body))
+        subscription.compacted = head.get("compacted", False)
+        return subscription
 
 
 class CursorStore:
@@ -346,7 +346,7 @@ class CursorStore:
 
 def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscription], int]:
     """Replay the records: (subscriptions, next free number)."""
-    found: dict[int, _Subscription] = {}
+    subscriptions: dict[int, _Subscription] = {}
     awaited: set[int] = set()
     highest = 0
     for entry in entries:
@@ -354,13 +354,13 @@ def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscrip
         highest = max(highest, number)
         try:
             if kind == _SNAPSHOT:
-                found[number] = _Subscription.from_entry(entry, directory)
+                subscriptions[number] = _Subscription.from_entry(entry, directory)
                 awaited.discard(number)
             elif kind == _DELETED:
-                found.pop(number, None)
+                subscriptions.pop(number, None)
                 awaited.discard(number)
-            elif number in found:
-                change_from_bytes(kind, entry.body).apply(found[number].cursor)
+            elif number in subscriptions:
+                change_from_bytes(kind, entry.body).apply(subscriptions[number].cursor)
             else:
                 awaited.add(number)
         except (ValueError, KeyError, TypeError, struct.error) as error:
@@ -369,4 +369,4 @@ def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscrip
     if awaited:
         what = f"changes of subscriptions {sorted(awaited)}, but no snapshot of them"
         raise DamagedFile(directory, 0, what)
-    return list(found.values()), highest + 1
+    return list(subscriptions.values()), highest + 1

@@ -43,10 +43,10 @@ class Dispatcher:
         now_ms = self._clock.now_ms()
         before, examined = None, 0
         gaps_taken = not subscription.compacted
-        while (wanted := subscription.wants(now_ms)) is not None and wanted != before:
+        while (request := subscription.wants(now_ms)) is not None and request != before:
             joined = subscription.through if subscription.compacted else None
-            start = wanted.first
-            if not wanted.positions and start > self._log.last_position:
+            start = request.first
+            if not request.positions and start > self._log.last_position:
                 break
             if not gaps_taken:
                 gaps_taken = True
@@ -55,23 +55,23 @@ class Dispatcher:
             run = self._reading.cached(start, joined)
             if run is None:
                 run = yield from self._reading.loading(start, joined)
-                if not _still_wants(subscription, wanted, joined, now_ms):
+                if not _still_wants(subscription, request, joined, now_ms):
                     continue
-            if wanted.positions:
+            if request.positions:
                 entries, through = self._reading.read_each(
-                    wanted.positions, READ_BYTES_MAX, run, joined
+                    request.positions, READ_BYTES_MAX, run, joined
                 )
             else:
-                entries, through = run.take(start, min(wanted.messages, DISPATCH_ENTRIES_MAX))
+                entries, through = run.take(start, min(request.messages, DISPATCH_ENTRIES_MAX))
                 # Gaps in runs that are not in memory are taken in the next call.
                 self._gaps.take(subscription)
-            deliveries = subscription.offer(entries, now_ms, wanted=wanted, through=through)
+            deliveries = subscription.offer(entries, now_ms, wanted=request, through=through)
             if deliveries:
                 return deliveries
             # All entries were acknowledged, delayed or missing: there may be more after them.
-            before = wanted
+            before = request
             examined += len(entries)
-            if examined >= DISPATCH_ENTRIES_MAX and subscription.wants(now_ms) != wanted:
+            if examined >= DISPATCH_ENTRIES_MAX and subscription.wants(now_ms) != request:
                 yield None
                 # The cursor may have been moved back during the yield.
                 before, examined = None, 0
@@ -79,10 +79,10 @@ class Dispatcher:
 
 
 def _still_wants(
-    subscription: Subscription, wanted: DispatchRead, joined: int | None, now_ms: int
+    subscription: Subscription, request: DispatchRead, joined: int | None, now_ms: int
 ) -> bool:
     """Does the subscription, after a load, still need the run that was loaded?"""
     current = subscription.wants(now_ms)
-    if current is None or (current.positions, current.start) != (wanted.positions, wanted.start):
+    if current is None or (current.positions, current.start) != (request.positions, request.start):
         return False
     return joined == (subscription.through if subscription.compacted else None)

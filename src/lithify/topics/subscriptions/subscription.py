@@ -282,15 +282,15 @@ class Subscription:
         """Undelivered entries that can be delivered."""
         if self.kind is not SubscriptionType.KEY_SHARED:
             return self._waiting.first(_NO_SLOT, limit)
-        found: list[int] = []
+        positions: list[int] = []
         for consumer in ready:
-            stop = min(limit, len(found) + consumer.permits)
+            stop = min(limit, len(positions) + consumer.permits)
             for slot in self._waiting.slots_of(consumer):
-                if len(found) >= stop:
+                if len(positions) >= stop:
                     break
                 if self._free_for(slot, consumer):
-                    found += self._waiting.first(slot, stop - len(found))
-        return sorted(found)
+                    positions += self._waiting.first(slot, stop - len(positions))
+        return sorted(positions)
 
     def offer(
         self, entries: Sequence[LogEntry], now_ms: int, *, wanted: DispatchRead, through: int

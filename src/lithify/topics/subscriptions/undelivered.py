@@ -98,16 +98,16 @@ class Undelivered:
     def first(self, slot: int, limit: int) -> list[int]:
         """The lowest positions in a slot, ascending, `limit` at most."""
         heap = self._heaps.get(slot, [])
-        found: list[int] = []
-        while heap and len(found) < limit:
+        positions: list[int] = []
+        while heap and len(positions) < limit:
             position = heappop(heap)
             # An entry that was removed and added again is in the heap twice.
-            if self._slot_of.get(position) == slot and found[-1:] != [position]:
-                found.append(position)
-        for position in found:
+            if self._slot_of.get(position) == slot and positions[-1:] != [position]:
+                positions.append(position)
+        for position in positions:
             heappush(heap, position)
         self.lowest(slot)
-        return found
+        return positions
 
     def regroup(self) -> None:
         """The owners of slots have changed."""
