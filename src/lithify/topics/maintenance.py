@@ -96,7 +96,7 @@ class Maintenance:
         self._keep_from = keep_from
 
     def _checking_backlogs(self, limit: int) -> Steps[None]:
-        """Move all cursors over gaps; refuse producers if a backlog exceeds the limit.
+        """Move durable cursors over gaps; refuse producers if a backlog exceeds the limit.
 
         Yields between steps, as there may be thousands of subscriptions.
         """
