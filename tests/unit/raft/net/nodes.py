@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from lithify.fs import MemoryFileSystem
 from lithify.raft.core.messages import Heartbeat, RaftMessage
 from lithify.raft.net.client_operations import Address
-from lithify.raft.net.control_frames import WIRE_VERSION, ClientRequests, ClientResponses, Hello
+from lithify.raft.net.control_frames import (
+    WIRE_VERSION,
+    ClientRequests,
+    ClientResponses,
+    Hello,
+    Welcome,
+)
 from lithify.raft.net.transport import Handlers, Tls, Transport
 from lithify.raft.net.wire_format import decode_frame, encode_frame, frame_bytes
 from lithify.raft.node.identity import NodeIdentity
@@ -124,3 +130,22 @@ async def frames(
         if not more:
             return found, True
     return found, False
+
+
+class Listener:
+    """A peer made by hand, whose test reads from the connection or not."""
+
+    def __init__(self, name: str = "b") -> None:
+        self._name = name
+        self.readers: list[asyncio.StreamReader] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(encode_frame([("", Welcome(WIRE_VERSION, self._name, "", "{}"))]))
+        self.readers.append(reader)
+        self._writers.append(writer)
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            await closed(writer)

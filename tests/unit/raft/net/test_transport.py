@@ -37,6 +37,7 @@ from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.authority import Authority
 from tests.unit.raft.net.nodes import (
     HERE,
+    Listener,
     Node,
     beat,
     closed,
@@ -412,25 +413,6 @@ def test_a_client_cannot_speak_as_a_node_nor_a_node_as_a_client() -> None:
             await closed(writer)
 
     asyncio.run(story())
-
-
-class Listener:
-    """A peer made by hand, that takes what it is sent, or does not."""
-
-    def __init__(self, name: str = "b") -> None:
-        self._name = name
-        self.readers: list[asyncio.StreamReader] = []
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(8)
-        writer.write(encode_frame([("", Welcome(WIRE_VERSION, self._name, "", "{}"))]))
-        self.readers.append(reader)
-        self._writers.append(writer)
-
-    async def close(self) -> None:
-        for writer in self._writers:
-            await closed(writer)
 
 
 def test_heartbeats_of_many_groups_are_one_frame() -> None:
