@@ -27,7 +27,7 @@ from lithify.raft.storage.storage import StorageSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
-from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.net.nodes import until
 from tests.unit.raft.node.test_node import running
 
 if TYPE_CHECKING:

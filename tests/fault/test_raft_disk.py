@@ -23,7 +23,7 @@ from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
 from tests.raft_members import Member, Members
-from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.net.nodes import until
 from tests.unit.raft.node.test_node import client_of, running, settings
 from tests.unit.raft.stored import GROUP, entry, rebuild
 

@@ -31,7 +31,7 @@ from lithify.raft.storage.storage import RaftStorage, StorageSettings
 from lithify.raft.storage.wal.batch import StateSaved
 from lithify.raft.storage.wal.wal import Rolled
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
-from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.net.nodes import until
 from tests.unit.raft.node.test_node import client_of, running
 
 if TYPE_CHECKING:

@@ -1,17 +1,17 @@
-"""What only time brings about in a topic: policies, retention, rates, and deleting what may go.
+"""Periodic maintenance of a topic: policies, retention, rates, and deletion of old files.
 
-1. Once a second the policies are looked at: what is older than the time to live is taken as
-   acknowledged; a subscription that is too far behind stops the producers; and the position is
-   found below which nothing is needed any more (`retention.py`). That is memory only, but for the
-   search by time and the snapshot of the producers, which are steps of their own (`disk_steps.py`).
-2. The files follow in the next round: the log and the cursors do their own upkeep, the active
-   segment is rolled if all of it is over age, the head is dropped, and what is retired is deleted.
+1. Once per second the policies are enforced: messages older than the time to live are
+   acknowledged; producers are refused while a subscription exceeds the backlog limit; and the first
+   position that the log must keep is computed (`retention.py`). This works in memory, except for
+   the search by time and the snapshot of the producers, which are disk steps (`disk_steps.py`).
+2. The next round does the disk work: maintain the log and the cursors, roll the active segment if
+   all of it is past retention, drop the head of the log, and delete retired files.
 
-What a run of compaction has retired is deleted by that run. What readers had pinned then is left
-to the rounds here, and the bytes are added to the run's report.
+A compaction run deletes the files that it retires. Files that readers had pinned at that time are
+deleted here, and their bytes are added to the report of the run.
 
-`files` waits for the disk and may be called from any thread; the rest is the topic's thread's.
-Owned by the topic.
+`files` waits for the disk and may be called from any thread; all other methods belong to the thread
+of the topic. Owned by the topic.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Maintenance", "log_holds"]
 
-LOOKED_AT_A_STEP = 200
-"""Subscriptions, about 1 ms."""
+CHECKED_PER_STEP = 200
+"""Subscriptions checked per step, about 1 ms."""
 POLICY_SECONDS = 1.0
-"""Retention, time to live and backlog are looked at so often."""
+"""Interval at which retention, time to live and backlogs are enforced."""
 
 
 class Maintenance:
-    """The upkeep of one topic."""
+    """Maintains one topic."""
 
     def __init__(self, topic: Topic, gaps: CursorGaps, clock: Clock) -> None:
         self._topic = topic
@@ -49,7 +49,7 @@ class Maintenance:
         self._enforced_s = -POLICY_SECONDS
 
     def files(self) -> None:
-        """The part that waits for the disk, and only that."""
+        """Do the work that waits for the disk."""
         topic = self._topic
         log = topic.log
         log.maintain()
@@ -67,17 +67,17 @@ class Maintenance:
                     log.reclaim()
 
     def is_due(self) -> bool:
-        """Is it time to look at the policies?"""
+        """Has `POLICY_SECONDS` passed since the policies were last enforced?"""
         return self._clock.monotonic_s() - self._enforced_s >= POLICY_SECONDS
 
     def enforcing(self, policies: Policies) -> Steps[None]:
-        """Look at them now; what may go after that goes with `files`."""
+        """Enforce the policies; the next call of `files` deletes what they release."""
         self._enforced_s = self._clock.monotonic_s()
         topic = self._topic
         now_ms = self._clock.now_ms()
         if policies.message_ttl_ms:
             yield from topic.expiring(now_ms - policies.message_ttl_ms)
-        yield from self._looking_at_backlogs(policies.backlog_bytes_max)
+        yield from self._checking_backlogs(policies.backlog_bytes_max)
         acknowledged = acknowledged_through(log_holds(topic)).position
         keep_from = first_to_keep(
             topic.log.manifest.segments,
@@ -90,18 +90,19 @@ class Maintenance:
             topic.log.active_times_ms, policies, now_ms
         )
         if keep_from > self._keep_from:
-            # It is made again from the log behind its snapshot: that must all be there.
+            # Recovery replays the log after the snapshot of the producers, so the snapshot must
+            # cover everything that is about to be dropped.
             yield from topic.writer.saving_producers()
         self._keep_from = keep_from
 
-    def _looking_at_backlogs(self, limit: int) -> Steps[None]:
-        """Move the cursors of all subscriptions over gaps, and refuse producers if one is behind.
+    def _checking_backlogs(self, limit: int) -> Steps[None]:
+        """Move durable cursors over gaps; refuse producers if a backlog exceeds the limit.
 
-        There may be thousands: in steps.
+        Yields between steps, as there may be thousands of subscriptions.
         """
         topic, size = self._topic, 0
         for number, each in enumerate(list(topic.subscriptions.values()), 1):
-            if not number % LOOKED_AT_A_STEP:
+            if not number % CHECKED_PER_STEP:
                 yield None
             if not each.durable or topic.subscriptions.get(each.name) is not each:
                 continue
@@ -117,17 +118,18 @@ class Maintenance:
 
 
 def log_holds(topic: Topic) -> list[LogHold]:
-    """Who keeps the log from being trimmed, and from where on.
+    """What keeps the log from being trimmed, and from which position on.
 
-    A durable subscription what it has not acknowledged; a consumer that reads compacted what
-    it will get from the log, be it a reader; compaction what it has not judged.
+    A durable subscription holds entries that it has not acknowledged. A consumer or reader that
+    reads compacted holds entries that it will read from the log. Compaction holds entries above the
+    horizon.
     """
     holds = []
-    judged = topic.service.last_compacted_position
+    horizon = topic.service.last_compacted_position
     compaction = topic.compaction
-    # What a run is judging must not be dropped under it: it would have to be rolled back.
-    if compaction.running or judged != NO_POSITION or compaction.settings().by_itself:
-        holds.append(LogHold("compaction", judged))
+    # Dropping a segment that a run is reading would force the run to roll back.
+    if compaction.running or horizon != NO_POSITION or compaction.settings().by_itself:
+        holds.append(LogHold("compaction", horizon))
     for each in topic.subscriptions.values():
         if each.durable:
             holds.append(LogHold(f"subscription {each.name}", each.acked.mark_delete))

@@ -1,26 +1,27 @@
-"""Who somebody is, and what they may do.
+"""Authentication by token, and authorization per namespace.
 
-A caller shows a token: a JWT signed with HS256 (a shared secret) or RS256 (the node has the public
-key only). It becomes a principal in these steps:
+A client sends a token: a JWT signed with HS256 (a shared secret) or RS256 (the node has only the
+public key). It becomes a principal in these steps:
 
-1. The signature must fit the node's key and the one algorithm of that key; what algorithm the token
-   itself asks for counts for nothing.
-2. `exp` must lie ahead and `nbf` behind, if given. Time is the node's clock, not that of a library.
-3. A token with an audience (`aud`), if an empty one, was made for another service and is refused.
-4. `sub` is the principal's name.
+1. Verify the signature with the key of the node and the one algorithm of that key. The algorithm
+   that the token names is ignored.
+2. `exp` must be in the future and `nbf` in the past, if present. The time is the clock of the node,
+   not that of the JWT library.
+3. Refuse a token with an audience (`aud`), even an empty one: it was issued for another service.
+4. `sub` is the name of the principal.
 
-What a principal may do is looked up anew each time:
+Permissions are looked up at each request:
 
 - *superusers*, named in the settings, may do everything, and only they may change tenants;
-- a tenant's *admins* (`adminRoles` of its definition) may do everything below that tenant;
-- others may do in a namespace what its setting `grants`, {principal: [actions]}, says. Each action
-  stands for itself: who may administer may not therefore read.
+- the *admins* of a tenant (`adminRoles` of its definition) may do everything in that tenant;
+- other principals have the actions that the namespace setting `grants`, {principal: [actions]},
+  lists. Actions are independent: `admin` does not include `consume`.
 
-Whatever is not clearly allowed is refused. Pure: keys, clock and definitions are parameters. For
-everything that takes requests from outside.
+Everything that is not explicitly allowed is refused. Pure: keys, clock and definitions are
+parameters. Used by every component that accepts requests from clients.
 """
 
-# ruff: noqa: PLC0415  (a node without tokens, and a command, does without cryptography: 50 ms)
+# ruff: noqa: PLC0415  (importing cryptography takes 50 ms; nodes without tokens do not need it)
 
 from __future__ import annotations
 
@@ -54,24 +55,24 @@ __all__ = [
 
 TOKEN_BYTES_MAX = 16 * 1024
 SECRET_BYTES_MIN = 32
-"""HS256 is no stronger than its secret; this is the size of its hash."""
+"""The size of an HS256 hash; a shorter secret is weaker than the hash."""
 PUBLIC_KEY_BITS_MIN = 2048
 
 
 class NotAuthenticated(LithifyError):
-    """Nobody knows who this is: no token, or one that is not valid (any more)."""
+    """The token is missing, invalid or expired."""
 
     exit_code = CONFLICT
 
 
 class NotAuthorized(LithifyError):
-    """It is known who this is, and they may not do this."""
+    """The principal does not have the permission."""
 
     exit_code = CONFLICT
 
 
 class Action(StrEnum):
-    """What can be granted in a namespace."""
+    """The actions that can be granted in a namespace."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -80,7 +81,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody, and until when we may believe it; None: for ever."""
+    """An authenticated client; `expires_ms` is None if its token does not expire."""
 
     name: str
     expires_ms: int | None = None
@@ -88,14 +89,14 @@ class Principal:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenKey:
-    """What tokens are checked with. It has no text form, so that no log shows a secret."""
+    """The key that verifies tokens. It has no `repr`, so that secrets do not reach logs."""
 
     algorithm: str
     key: bytes | RSAPublicKey
 
     @classmethod
     def secret(cls, data: bytes) -> Self:
-        """For HS256."""
+        """A shared secret for HS256."""
         if len(data) < SECRET_BYTES_MIN:
             raise InvalidSetting(
                 "token secret", f"{len(data)} bytes", f"at least {SECRET_BYTES_MIN} bytes"
@@ -104,7 +105,7 @@ class TokenKey:
 
     @classmethod
     def public(cls, data: bytes) -> Self:
-        """For RS256; PEM or DER."""
+        """A public key for RS256, in PEM or DER."""
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
         from cryptography.hazmat.primitives.serialization import (
@@ -113,20 +114,20 @@ class TokenKey:
         )
 
         load = load_pem_public_key if data.lstrip().startswith(b"-----") else load_der_public_key
-        wanted = f"an RSA public key of at least {PUBLIC_KEY_BITS_MIN} bits, PEM or DER"
+        required = f"an RSA public key of at least {PUBLIC_KEY_BITS_MIN} bits, PEM or DER"
         try:
             key = load(data)
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise InvalidSetting("token public key", "unreadable", wanted) from error
+            raise InvalidSetting("token public key", "unreadable", required) from error
         if not isinstance(key, RSAPublicKey):
-            raise InvalidSetting("token public key", type(key).__name__, wanted)
+            raise InvalidSetting("token public key", type(key).__name__, required)
         if key.key_size < PUBLIC_KEY_BITS_MIN:
-            raise InvalidSetting("token public key", f"{key.key_size} bits", wanted)
+            raise InvalidSetting("token public key", f"{key.key_size} bits", required)
         return cls("RS256", key)
 
 
 class Permissions:
-    """The one who decides. A node without security has none."""
+    """Authenticates and authorizes requests. A node without security has no instance."""
 
     def __init__(
         self,
@@ -145,15 +146,15 @@ class Permissions:
         self._clock = clock
 
     def now_ms(self) -> int:
-        """The time that tokens are judged by."""
+        """The time against which tokens are checked."""
         return self._clock.now_ms()
 
     def monotonic_s(self) -> float:
-        """The clock for how long something took."""
+        """The monotonic clock, for durations."""
         return self._clock.monotonic_s()
 
     def authenticate(self, token: bytes) -> Principal:
-        """Whose token it is; raises `NotAuthenticated`, whose text does not show the token."""
+        """The principal of a token; `NotAuthenticated` messages never contain the token."""
         if not token:
             raise NotAuthenticated("a token is needed and none was given")
         if len(token) > TOKEN_BYTES_MAX:
@@ -175,7 +176,7 @@ class Permissions:
         except (self._jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"token is not valid: {error}") from error
         if "aud" in claims:
-            # Not left to the library, which takes an empty audience for none.
+            # Checked here: the library treats an empty audience as no audience.
             raise NotAuthenticated("token is not valid: it is for another audience")
         name = claims.get("sub")
         if not isinstance(name, str) or not name:
@@ -190,7 +191,7 @@ class Permissions:
         return Principal(name, expires_ms)
 
     def may(self, principal: Principal, namespace: Namespace, action: Action) -> bool:
-        """The same as a question."""
+        """`check` as a predicate, for one action."""
         try:
             self.check(principal, namespace, action)
         except NotAuthorized:
@@ -198,21 +199,21 @@ class Permissions:
         return True
 
     def check(self, principal: Principal, namespace: Namespace, *actions: Action) -> None:
-        """Raise `NotAuthorized` unless they may do at least one of `actions` there."""
+        """Raise `NotAuthorized` unless the principal has at least one of `actions`."""
         if self._is_tenant_admin(principal, namespace.tenant):
             return
         granted = grants_of(self._definitions(), namespace).get(principal.name, ())
         if not any(action in granted for action in actions):
-            wanted = " or ".join(actions)
-            raise NotAuthorized(f"{principal.name!r} may not {wanted} in {namespace}")
+            needed = " or ".join(actions)
+            raise NotAuthorized(f"{principal.name!r} may not {needed} in {namespace}")
 
     def check_tenant(self, principal: Principal, tenant: str) -> None:
-        """Raise `NotAuthorized` unless they administer the whole tenant."""
+        """Raise `NotAuthorized` unless the principal is an admin of the tenant."""
         if not self._is_tenant_admin(principal, tenant):
             raise NotAuthorized(f"{principal.name!r} is not an admin of tenant {tenant!r}")
 
     def check_superuser(self, principal: Principal) -> None:
-        """Raise `NotAuthorized` unless they may do everything."""
+        """Raise `NotAuthorized` unless the principal is a superuser."""
         if principal.name not in self._superusers:
             raise NotAuthorized(f"{principal.name!r} is not a superuser")
 
@@ -224,9 +225,9 @@ class Permissions:
 
 
 def grants_of(definitions: Definitions, namespace: Namespace) -> dict[str, tuple[Action, ...]]:
-    """Who may do what in a namespace, by the definitions. What is no grant there counts as none."""
-    found = definitions.namespaces.get(str(namespace), NamespaceDefinition())
-    grants = found.settings.get("grants")
+    """The grants of a namespace: {principal: actions}. Malformed grants are ignored."""
+    definition = definitions.namespaces.get(str(namespace), NamespaceDefinition())
+    grants = definition.settings.get("grants")
     if not isinstance(grants, dict):
         return {}
     return {
@@ -239,12 +240,12 @@ def grants_of(definitions: Definitions, namespace: Namespace) -> dict[str, tuple
 def with_grant(
     definitions: Definitions, namespace: Namespace, principal: str, actions: Iterable[str]
 ) -> Definitions:
-    """Definitions by which `principal` may do exactly `actions` in a namespace; none: nothing."""
-    found = definitions.namespace(namespace)
+    """The definitions in which `principal` has exactly `actions`; none revokes all."""
+    definition = definitions.namespace(namespace)
     if not principal:
         raise InvalidInput("a grant needs the name of a principal")
-    wanted = set(actions)
-    unknown = sorted(wanted - set(Action))
+    granted_actions = set(actions)
+    unknown = sorted(granted_actions - set(Action))
     if unknown:
         raise InvalidInput(f"action {unknown[0]!r} must be one of {', '.join(Action)}")
     grants = {
@@ -252,14 +253,14 @@ def with_grant(
         for name, granted in grants_of(definitions, namespace).items()
         if name != principal
     }
-    if wanted:
-        grants[principal] = [str(action) for action in Action if action in wanted]
-    changed = replace(found, settings=found.settings | {"grants": grants})
+    if granted_actions:
+        grants[principal] = [str(action) for action in Action if action in granted_actions]
+    changed = replace(definition, settings=definition.settings | {"grants": grants})
     return definitions.with_namespace(namespace, changed)
 
 
 def _time_ms(claims: dict[str, Any], name: str) -> int | None:
-    """A claim in seconds. One that is there but is no time must not mean "for ever"."""
+    """A time claim in milliseconds. An invalid one raises, and does not mean "never expires"."""
     if name not in claims:
         return None
     value = claims[name]

@@ -1,16 +1,16 @@
-"""What a topic may let go, and when it is too far behind. Pure decisions.
+"""Retention and backlog limits: which segments a topic may drop. Pure decisions.
 
-Segments are dropped whole and from the head only. One may go when
+Segments are dropped whole and from the head only. A segment may be dropped when
 
-1. nobody holds it: durable subscriptions hold what they have not acknowledged, consumers that read
-   compacted what they will get from the log, and
-2. its newest entry is older than the retention time, or what would be left without it is still as
-   much as the retention size.
+1. nothing holds it: a durable subscription holds entries that it has not acknowledged, a consumer
+   that reads compacted holds entries that it will read from the log; and
+2. its newest entry is older than the retention time, or the rest of the log is at least as large as
+   the retention size.
 
-The active segment stays. If all of it is acknowledged and older than the retention time, it is
-rolled first, so that an idle topic keeps nothing for ever; not within `ROLL_MS_MIN` of its
-beginning, so that a busy topic with a short retention is not all rolls. Whoever reads without a
-durable subscription sees a gap.
+The active segment is not dropped. If all of it is acknowledged and older than the retention time,
+it is rolled first, so that an idle topic does not keep old messages indefinitely. It is not rolled
+within `ROLL_MS_MIN` of its creation, so that a busy topic with a short retention time does not roll
+constantly. A reader without a durable subscription sees a gap.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 ROLL_MS_MIN = 60_000
-"""A roll is four fsyncs."""
+"""Minimum age of an active segment before a roll for retention; a roll costs four fsyncs."""
 
 
 class BacklogExceeded(InvalidInput):
-    """A subscription is too far behind for more to be written."""
+    """The backlog of a subscription exceeds the limit; producers are refused."""
 
     exit_code = CONFLICT
 
 
 @dataclass(frozen=True, slots=True)
 class LogHold:
-    """Somebody who needs what is above a position."""
+    """A named user of the log that needs all entries above a position."""
 
     name: str
     position: int
@@ -57,7 +57,7 @@ NO_HOLD = LogHold("", POSITION_MAX)
 
 
 def acknowledged_through(holds: Iterable[LogHold]) -> LogHold:
-    """The one that needs most; one of nothing if there are none."""
+    """The hold with the lowest position; `NO_HOLD` if there are no holds."""
     return min(holds, key=lambda hold: hold.position, default=NO_HOLD)
 
 
@@ -69,25 +69,25 @@ def first_to_keep(
     policies: Policies,
     now_ms: int,
 ) -> int:
-    """The position below which everything may be dropped."""
-    before = segments[0].first_position
-    left = active_bytes + sum(segment.file_bytes for segment in segments)
+    """The first position to keep; all entries below it may be dropped."""
+    keep_from = segments[0].first_position
+    bytes_left = active_bytes + sum(segment.file_bytes for segment in segments)
     for segment in segments:
         if not segment.sealed or segment.last_position > acknowledged:
             break
-        left -= segment.file_bytes
+        bytes_left -= segment.file_bytes
         aged = 0 <= policies.retention_ms <= now_ms - segment.time_max
-        ample = 0 <= policies.retention_bytes <= left
+        ample = 0 <= policies.retention_bytes <= bytes_left
         if not (aged or ample):
             break
-        before = segment.last_position + 1
-    return before
+        keep_from = segment.last_position + 1
+    return keep_from
 
 
 def active_may_go(times_ms: tuple[int, int] | None, policies: Policies, now_ms: int) -> bool:
-    """Is all of the active segment over age? `times_ms`: its beginning, its newest entry."""
+    """Is the whole active segment past retention? `times_ms`: (first entry, newest entry)."""
     if times_ms is None:
         return False
-    begun_ms, newest_ms = times_ms
+    first_ms, newest_ms = times_ms
     aged = 0 <= policies.retention_ms <= now_ms - newest_ms
-    return aged and now_ms - begun_ms >= ROLL_MS_MIN
+    return aged and now_ms - first_ms >= ROLL_MS_MIN

@@ -1,18 +1,18 @@
-"""One topic, or one partition of a partitioned one: a log, its producers, its subscriptions.
+"""One topic, or one partition of a partitioned topic: a log, its producers, its subscriptions.
 
-Its parts: `TopicWriter` appends, `TopicReader` finds and reads, `Dispatcher` delivers to consumers,
-`Maintenance` does what only time brings about. Here are the subscriptions, and how everything is
-put together.
+The parts: `TopicWriter` appends, `TopicReader` searches and reads, `Dispatcher` delivers to
+consumers, `Acknowledgements` moves cursors, `Maintenance` does periodic work. This module manages
+the subscriptions and connects the parts.
 
 A ledger of the protocol is a segment of the log; positions are packed (ledger, entry).
 
-A durable subscription's acknowledgements go into the cursor store, a reader's into memory only.
-Compacted subscriptions get what is retained, up to the horizon, and their cursors move over what is
-not.
+The acknowledgements of a durable subscription go to the cursor store, those of a reader only to
+memory. A compacted subscription delivers the retained messages up to the horizon, and its cursor
+moves over all others.
 
-One thread at a time: the event loop's in a broker, the caller's in a library. What may wait for the
-disk is an operation in steps (`disk_steps.py`): a broker drives it from its loop, and the method
-without `-ing` runs it to its end in the caller's thread.
+One thread at a time: the event loop in a broker, the caller's thread in a library. An operation
+that may wait for the disk runs in steps (`disk_steps.py`). A broker drives the generator, which has
+a name in `-ing`, from its loop; the method without `-ing` runs it in the caller's thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lithify.compaction.tasks.jobs import ignore_progress, no_check
 from lithify.errors import InvalidInput
 from lithify.log.log import Log
 from lithify.logger import get_logger
-from lithify.positions import NO_POSITION, PACKED
+from lithify.positions import PACKED
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.compaction.topic_compaction import TopicCompaction
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
@@ -40,6 +40,7 @@ from lithify.topics.reading.last_message_id import LastMessageId
 from lithify.topics.reading.reads import TopicReads
 from lithify.topics.reading.topic_reader import TopicReader
 from lithify.topics.statistics.throughput import Throughput
+from lithify.topics.subscriptions.acknowledgements import Acknowledgements
 from lithify.topics.subscriptions.consumer import (
     CannotRead,
     DurabilityDiffers,
@@ -47,7 +48,7 @@ from lithify.topics.subscriptions.consumer import (
     SubscriptionRemoved,
 )
 from lithify.topics.subscriptions.cursor import Cursor
-from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo, Reset
+from lithify.topics.subscriptions.cursor_changes import AckedUpTo, Reset
 from lithify.topics.subscriptions.cursor_gaps import CursorGaps
 from lithify.topics.subscriptions.cursor_store import CursorStore
 from lithify.topics.subscriptions.dispatch import Dispatcher
@@ -82,17 +83,17 @@ __all__ = ["FLAG_BATCH", "FLAG_DELAYED", "Topic", "TopicTerminated"]
 
 logger = get_logger("lithify.topics")
 
-_WORDS = {True: "durable", False: "non-durable"}
+_DURABILITY_NAMES = {True: "durable", False: "non-durable"}
 
 NAMED_MAX = 10
-"""Subscriptions that one line of the log names."""
+"""Maximum number of subscriptions listed in one log line."""
 
 READ_AGAIN_S = 30.0
-"""Nobody may join a subscription for so long after an entry of it could not be read."""
+"""After a read failure, consumers cannot join the subscription for this time."""
 
 
 class Topic:
-    """A topic that is open."""
+    """An open topic."""
 
     def __init__(
         self,
@@ -117,16 +118,17 @@ class Topic:
         self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
         self.subscriptions: dict[str, Subscription] = {}
-        self._names = object()
-        """Durable subscriptions are created and deleted one at a time; appends go on meanwhile."""
+        self._subscriptions_lane = object()
+        """Durable subscriptions are created and deleted one at a time, independently of appends."""
         self.policies: Callable[[], Policies] = Policies
         self.used_s = clock.monotonic_s()
-        """When it was last known to be in use."""
+        """The last time at which the topic was in use."""
         self.upkeep_failure = ""
-        """Why the last round of upkeep failed."""
+        """Why the last maintenance round failed; empty if it succeeded."""
         self._clock = clock
         self._reading = reading
         self._gaps = CursorGaps(reading, cursors)
+        self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
         self._throughput = Throughput(self, clock)
         self._upkeep = Maintenance(self, self._gaps, clock)
@@ -154,7 +156,7 @@ class Topic:
         new_service: ServiceFactory = LogCompactionService,
         latencies: Latencies | None = None,
     ) -> Topic:
-        """Open or create the topic in `directory`; what can be asked is asked again and again."""
+        """Open or create the topic in `directory`; the callables are called again for each use."""
         with ExitStack() as opened:
             log = Log.open(
                 fs,
@@ -189,7 +191,7 @@ class Topic:
         return topic
 
     def close(self) -> None:
-        """Make everything durable and let go of the files; a run that is going on is cancelled."""
+        """Cancel a compaction run in progress, make everything durable and close the files."""
         self.compaction.close()
         self.service.close()
         try:
@@ -214,30 +216,30 @@ class Topic:
         )
 
     def read(self, start: MessageId | None = None, *, compacted: bool = False) -> Iterator[Message]:
-        """All messages from `start` (inclusive) on, as they are now; compacted, the retained.
+        """All messages from `start` (inclusive) on, in a snapshot; optionally only retained ones.
 
-        An entry that cannot be opened is one message that says so in `error`.
+        An entry that cannot be decoded yields one message with the reason in `error`.
         """
         return self.reader.read(start, compacted=compacted)
 
     def get(self, key: str | bytes) -> Message | None:
-        """The newest message of a key by the key indexes; None if it has none or a tombstone."""
+        """The newest message of a key by the key indexes; None if there is none or a tombstone."""
         return self.reader.get(key)
 
     @property
     def lanes(self) -> tuple[object, ...]:
-        """What the threads' work on the topic is queued for: appends, and durable subscriptions."""
-        return self.writer, self._names
+        """The keys of the topic's queues of disk calls: appends, and durable subscriptions."""
+        return self.writer, self._subscriptions_lane
 
     @property
     def last_position(self) -> int:
-        """Of the last entry that may be read, -1 if there is none."""
+        """The position of the last readable entry, -1 if there is none."""
         return self.log.last_position
 
     def last_message_id(self, through: int | None = None) -> MessageId:
-        """Of the last message; (-1, -1) if there is none.
+        """The id of the last message; (-1, -1) if there is none.
 
-        With `through`, of the last one that a consumer gets which found this horizon.
+        With `through`: of the last message for a compacted consumer that joined at this horizon.
         """
         return run_here(self.reader.finding_last_message_id(through))
 
@@ -252,10 +254,9 @@ class Topic:
         start: int,
         compacted: bool = False,
     ) -> Subscription:
-        """The subscription of that name, created to begin at position `start` if it is new.
+        """The subscription of that name; a new one starts at position `start`.
 
-        Raises `DurabilityDiffers` if there is one of that name that ends when it should not, or the
-        other way round.
+        Raises `DurabilityDiffers` if a subscription of that name exists and `durable` differs.
         """
         return run_here(
             self.creating(name, kind, durable=durable, start=start, compacted=compacted)
@@ -271,42 +272,43 @@ class Topic:
         compacted: bool = False,
         check: Callable[[], None] = no_check,
     ) -> Steps[Subscription]:
-        """See `subscription`. `check` may refuse it; it is called before anything is written."""
+        """See `subscription`. `check` may raise; it is called before anything is written."""
 
         def find() -> Callable[[], None] | None:
             check()
             return self._creation(name, kind, durable=durable, start=start, compacted=compacted)
 
         try:
-            yield DiskCall(self._names, find)
+            yield DiskCall(self._subscriptions_lane, find)
         finally:
-            # Also if nobody waits for it any longer: it is on disk.
+            # Also if the client has disconnected: the subscription is on disk.
             self._add_created(name, kind)
-        found = self.subscriptions.get(name)
-        if found is not None:
-            return found
+        existing = self.subscriptions.get(name)
+        if existing is not None:
+            return existing
         cursor = Cursor(max(start, 0) - 1)
         return self._add_subscription(name, kind, cursor, durable=False, compacted=compacted)
 
     def _creation(
         self, name: str, kind: SubscriptionType, *, durable: bool, start: int, compacted: bool
     ) -> Callable[[], None] | None:
-        """What is to be written before there is such a subscription; None if nothing is."""
+        """The write that a new durable subscription needs; None if nothing has to be written."""
         if compacted and not kind.single:
             raise InvalidInput(
                 f"subscription {name} is {kind.name.lower()}: only exclusive and "
                 "failover ones can be read compacted"
             )
-        found = self.subscriptions.get(name)
-        if found is not None and found.durable is not durable:
-            raise DurabilityDiffers(name, _WORDS[found.durable], _WORDS[durable])
-        if not durable or found is not None:
+        existing = self.subscriptions.get(name)
+        if existing is not None and existing.durable is not durable:
+            names = _DURABILITY_NAMES
+            raise DurabilityDiffers(name, names[existing.durable], names[durable])
+        if not durable or existing is not None:
             return None
         cursor = Cursor(max(start, 0) - 1)
         return partial(self.cursors.create, name, cursor, {}, compacted=compacted)
 
     def _add_created(self, name: str, kind: SubscriptionType) -> None:
-        """The cursor of a new subscription is written, unless that has failed."""
+        """Add a new durable subscription if its cursor was written."""
         if name in self.subscriptions or name not in self.cursors:
             return
         compacted = self.cursors.is_compacted(name)
@@ -340,7 +342,7 @@ class Topic:
         *,
         compacted: bool = False,
     ) -> None:
-        """Let a consumer join, or raise `ConsumerRefused`; it may want to read compacted."""
+        """Add a consumer, which may read compacted, or raise `ConsumerRefused`."""
         run_here(self.joining(subscription, consumer, kind, compacted=compacted))
 
     def joining(
@@ -352,55 +354,57 @@ class Topic:
         compacted: bool = False,
         check: Callable[[], None] = no_check,
     ) -> Steps[None]:
-        """See `join`. Whoever gives up before the end lets the consumer `leave`.
+        """See `join`. A caller that stops before the end must call `leave` for the consumer.
 
-        `check` may refuse it; it is called directly before the consumer is added.
+        `check` may raise; it is called directly before the consumer is added.
         """
         check()
-        self._check_there(subscription)
+        self._check_exists(subscription)
         consumer.through = self.service.last_compacted_position if compacted else None
         first = not subscription.consumers
         subscription.add(consumer, kind)
         if not first:
             return
         if subscription.durable:
-            yield DiskCall(self._names, partial(self._note_compacted, subscription))
-            self._check_there(subscription)
+            yield DiskCall(self._subscriptions_lane, partial(self._compacted_update, subscription))
+            self._check_exists(subscription)
         yield from self._gaps.taking(subscription)
-        self._check_there(subscription)
+        self._check_exists(subscription)
         subscription.rewind()
 
-    def _note_compacted(self, subscription: Subscription) -> Callable[[], None] | None:
-        """What writes down how a subscription is read, if that has changed."""
+    def _compacted_update(self, subscription: Subscription) -> Callable[[], None] | None:
+        """The write that records whether a subscription is compacted; None if it is unchanged."""
         name, compacted = subscription.name, subscription.compacted
-        there = self.subscriptions.get(name) is subscription
-        if not there or self.cursors.is_compacted(name) is compacted:
+        exists = self.subscriptions.get(name) is subscription
+        if not exists or self.cursors.is_compacted(name) is compacted:
             return None
         return partial(self.cursors.set_compacted, name, compacted=compacted)
 
-    def _check_there(self, subscription: Subscription) -> None:
+    def _check_exists(self, subscription: Subscription) -> None:
         name = subscription.name
         if self.subscriptions.get(name) is not subscription:
-            raise SubscriptionRemoved(f"subscription {name} of {self.name} was removed meanwhile")
+            raise SubscriptionRemoved(
+                f"subscription {name} of {self.name} was removed by another request"
+            )
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Forget it and what it had acknowledged."""
+        """Delete a subscription and its acknowledgements."""
         run_here(self.unsubscribing(subscription))
 
     def unsubscribing(self, subscription: Subscription) -> Steps[None]:
-        """See `unsubscribe`. It is out of use at once, and there again if it cannot be deleted."""
+        """See `unsubscribe`. The subscription is removed at once, and restored on a write error."""
         name = subscription.name
         if not self._remove(subscription) or not subscription.durable:
             return
         try:
-            # Whoever creates one of the same name waits for this.
-            yield DiskCall(self._names, lambda: partial(self.cursors.delete, name))
+            # The creation of a subscription of the same name waits for this call.
+            yield DiskCall(self._subscriptions_lane, lambda: partial(self.cursors.delete, name))
         finally:
             if name not in self.subscriptions:
                 self._add_created(name, subscription.kind)
 
     def _remove(self, subscription: Subscription) -> bool:
-        # Another one may have the name by now.
+        # The name may belong to a newer subscription.
         if self.subscriptions.get(subscription.name) is not subscription:
             return False
         del self.subscriptions[subscription.name]
@@ -408,62 +412,29 @@ class Topic:
         return True
 
     def leave(self, subscription: Subscription, consumer: Consumer, *, keep: bool = False) -> None:
-        """A consumer left; a reader's subscription goes with it, unless it is kept for a seek."""
+        """Remove a consumer; deletes an unused reader's subscription unless `keep` (for a seek)."""
         subscription.remove(consumer)
         if not keep:
             subscription.forget_seek()
             self.forget_unused(subscription)
 
     def forget_unused(self, subscription: Subscription) -> None:
-        """Forget a reader's subscription if no consumer has come back to it."""
+        """Delete a reader's subscription if it has no consumer."""
         if not (subscription.consumers or subscription.durable):
             self._remove(subscription)
 
     def acknowledge(self, subscription: Subscription, change: CursorChange) -> None:
-        """Something was acknowledged: remember it, and forget who held it."""
+        """Record an acknowledgement, and release the acknowledged entries."""
         run_here(self.acknowledging(subscription, change))
 
     def acknowledging(
         self, subscription: Subscription, change: CursorChange, check: Callable[[], None] = no_check
     ) -> Steps[None]:
-        """See `acknowledge`. `check` may refuse it; it is called before anything is changed."""
-        change = yield from self._recording(subscription, change, check)
-        if subscription.cursor is not subscription.acked:
-            change.apply(subscription.cursor)
-        if self._gaps.take(subscription) is not None:
-            yield from self._gaps.taking(subscription)
-        if isinstance(change, AckedUpTo):
-            subscription.read_failure = None
-            subscription.acknowledged_up_to(change.position)
-        elif isinstance(change, Reset):
-            subscription.read_failure = None
-            subscription.record_seek(change.position)
-        else:
-            subscription.acknowledged(getattr(change, "position", NO_POSITION))
-
-    def _recording(
-        self, subscription: Subscription, change: CursorChange, check: Callable[[], None]
-    ) -> Steps[CursorChange]:
-        """Make a change of what is acknowledged, durable or not; as what it was made."""
-        cursors, durable = self.cursors, subscription.durable
-        while True:
-            if durable and cursors.preparation() is not None:
-                yield DiskCall(cursors, cursors.preparation)
-            check()
-            made = change
-            first = subscription.cursor.mark_delete + 1
-            if subscription.compacted and change == Acked(first):
-                # All before it is done with, retained or not. Gaps are not recorded: said this way,
-                # a restart finds mark-delete where it was.
-                made = AckedUpTo(first)
-            if not durable:
-                made.apply(subscription.acked)
-                return made
-            if cursors.ack(subscription.name, made):
-                return made
+        """See `acknowledge`. `check` may raise; it is called before anything is changed."""
+        return self._acknowledgements.acknowledging(subscription, change, check)
 
     def seek(self, subscription: Subscription, position: int) -> None:
-        """Begin again at a position; what was acknowledged above it no longer is."""
+        """Move the cursor to a position; acknowledgements at or above it are discarded."""
         run_here(self.seeking(subscription, position))
 
     def seeking(self, subscription: Subscription, position: int) -> Steps[None]:
@@ -471,7 +442,7 @@ class Topic:
         return self.acknowledging(subscription, Reset(max(position, 0)))
 
     def dispatch(self, subscription: Subscription) -> list[Delivery]:
-        """Deliver what can be delivered now; nothing left to do when the answer is empty."""
+        """Deliver what can be delivered; an empty result means that nothing is left to do."""
         return run_here(self.dispatching(subscription))
 
     def dispatching(self, subscription: Subscription) -> Steps[list[Delivery]]:
@@ -479,15 +450,15 @@ class Topic:
         return self._dispatcher.dispatching(subscription)
 
     def cannot_read(self, subscription: Subscription, error: LithifyError) -> bool:
-        """Remember why a subscription cannot be read on; whether that is news."""
+        """Record a read failure of a subscription; returns whether the reason is new."""
         before, reason = subscription.read_failure, str(error)
         subscription.read_failure = ReadFailure(reason, self._clock.monotonic_s())
         return before is None or before.reason != reason
 
     def check_readable(self, name: str) -> None:
-        """Raise `CannotRead` for a while after a subscription could not be read on."""
-        found = self.subscriptions.get(name)
-        failure = None if found is None else found.read_failure
+        """Raise `CannotRead` for `READ_AGAIN_S` after a read failure of the subscription."""
+        subscription = self.subscriptions.get(name)
+        failure = None if subscription is None else subscription.read_failure
         if failure is not None and self._clock.monotonic_s() - failure.at_s < READ_AGAIN_S:
             raise CannotRead(f"subscription {name} of {self.name}: {failure.reason}")
 
@@ -500,31 +471,31 @@ class Topic:
         *,
         wait: bool = True,
     ) -> Report:
-        """Compact now, by this session's jobs, which is left alone, or in this thread.
+        """Compact the topic, with jobs of a Spark session, which stays open, or in this thread.
 
-        While another run has the topic or its disk it waits, or is refused without `wait`.
+        While another run uses the topic or its disk, the run waits, or is refused without `wait`.
         """
         control = RunControl(progress, waits=wait)
         return self.service.compact("library", _jobs_of(spark), control)
 
     def plan_compaction(self, spark: SparkSession | None = None) -> DryRun:
-        """What a run would do now with what is sealed."""
+        """A dry run over the sealed segments."""
         return self.compaction.plan(_jobs_of(spark))
 
-    # --- upkeep -----------------------------------------------------------------------------
+    # --- maintenance ------------------------------------------------------------------------
 
     def maintain(self) -> None:
-        """What only time brings about."""
+        """Do all periodic work, in the caller's thread."""
         self.maintain_files()
         run_here(self.maintaining())
 
     def maintain_files(self) -> None:
-        """The part that waits for the disk, and only that: may be called from any thread."""
+        """Do the periodic work that waits for the disk; may be called from any thread."""
         self._upkeep.files()
 
     @property
     def in_use(self) -> bool:
-        """Does it have a producer, a consumer, a reader that may come back, or a run?"""
+        """Does it have a producer, a consumer, a reader's subscription, or a compaction run?"""
         return bool(
             self.producers.joined
             or self.producers.waiting
@@ -540,12 +511,12 @@ class Topic:
 
     @property
     def has_backlog(self) -> bool:
-        """Does a durable subscription wait for somebody to take messages?"""
+        """Does a durable subscription have unacknowledged entries?"""
         last = self.log.last_position
         return any(e.durable and e.cursor.mark_delete < last for e in self.subscriptions.values())
 
     def maintaining(self) -> Steps[None]:
-        """The other part."""
+        """Do the periodic work of the topic's thread."""
         if self.in_use:
             self.used_s = self._clock.monotonic_s()
         self._reading.forget_unused()
@@ -554,36 +525,36 @@ class Topic:
             yield from self.enforcing()
 
     def enforcing(self) -> Steps[None]:
-        """Look at the policies now; what may go after that goes with `maintain_files`."""
+        """Enforce the policies; the next `maintain_files` deletes what they release."""
         yield from self._upkeep.enforcing(self.policies())
         yield from self._throughput.noting()
 
     def log_holds(self) -> list[LogHold]:
-        """Who keeps the log from being trimmed, and from where on."""
+        """What keeps the log from being trimmed, and from which position on."""
         return log_holds(self)
 
     def delivered(self) -> tuple[int, int]:
-        """(messages, bytes) that went to consumers, those of subscriptions that are gone too."""
+        """(messages, bytes) sent to consumers, including those of deleted subscriptions."""
         return self._throughput.delivered()
 
     def client_rate(self, client: Producer | Subscription | Consumer) -> tuple[float, float]:
-        """Messages and bytes a second of a producer, a subscription or a consumer."""
+        """Messages and bytes per second of a producer, a subscription or a consumer."""
         return self._throughput.client_rate(client)
 
     def rates(self) -> list[float]:
-        """Messages in, bytes in, messages out and bytes out, a second.
+        """Messages in, bytes in, messages out and bytes out, per second.
 
         See `statistics/rates.py`.
         """
         return self._throughput.rates()
 
     def expiring(self, before_ms: int) -> Steps[None]:
-        """Take what was published before a time as acknowledged by every subscription."""
+        """Acknowledge, for every subscription, the messages published before a time."""
         position = yield from self.reader.finding_time(before_ms)
         yield from self._skipping_below(position)
 
     def skipping_below(self, position: int) -> Steps[None]:
-        """Take what is below a position as acknowledged by every subscription: it may go."""
+        """Acknowledge everything below a position for every subscription: it can be trimmed."""
         yield from self._skipping_below(min(position, self.last_position + 1))
         yield from self.writer.saving_producers()
 
@@ -594,12 +565,12 @@ class Topic:
 
 
 def _cut_cursors(cursors: CursorStore, name: TopicName, end: int) -> None:
-    """Nothing that is produced from now on may count as acknowledged."""
+    """Cut cursors at the end of the log, so that new messages do not count as acknowledged."""
     ahead = cursors.cut(end)
     if ahead:
         logger.warning(
-            "subscriptions of a topic were ahead of its log, which is older than they are: they "
-            "continue at its end",
+            "cursors of a topic were ahead of its log, which is older than they are; they continue "
+            "at its end",
             topic=str(name),
             subscriptions=len(ahead),
             first=", ".join(ahead[:NAMED_MAX]),
@@ -609,7 +580,7 @@ def _cut_cursors(cursors: CursorStore, name: TopicName, end: int) -> None:
 def _jobs_of(spark: SparkSession | None) -> Jobs | None:
     if spark is None:
         return None
-    # Whoever has a session has Spark.
+    # Spark is installed if there is a session.
     from lithify.pipeline.jobs import SparkJobs  # noqa: PLC0415
 
     return SparkJobs(spark)

@@ -1,24 +1,24 @@
-"""All topics of a node: created, opened when first used, listed, deleted.
+"""All topics of a node: create, open on first use, list, delete.
 
     DIRECTORY/definitions                 see `definitions/definitions.py`
     DIRECTORY/inventory                   the topics that have logs, see `directories/inventory.py`
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/schemas   for all partitions of a partitioned topic
 
-A topic exists when it is defined, whatever directories there are. A directory without a definition
-is **unclaimed**: it stays as it is, no topic takes its place, and it can be adopted
+A topic exists if it is defined, whatever directories there are. A directory without a definition is
+**unclaimed**: it is not changed, no topic is created in its place, and it can be adopted
 (`directories/unclaimed.py`). A topic that had a log and has none is **missing**: it is not served.
 
-Deleting a topic
-1. Write the mark `DELETED` into the topic's own directory: it names the log of every partition.
-   From here on the topic is gone: a crash leaves the mark, and the next open does the rest.
-2. Take the definition away.
-3. Remove the partitions' directories, then the topic's own one, its mark last.
+To delete a topic:
+1. Write the mark `DELETED` into the topic's own directory; it names the log of every partition.
+   From this step on the topic is deleted: a crash leaves the mark, and the next open does the rest.
+2. Remove the definition.
+3. Remove the directories of the partitions, then the topic's own one, its mark last.
 
-One thread at a time uses it, but for `unopened`, `get`, `schemas`, `create`, `create_partitioned`,
-`add_partitions`, `delete_lost`, `wait_for_others`, `unclaimed`, `adopt` and what `deleting` and
-`unloading` return, which wait for the disk: other threads may call them meanwhile. A topic is
-opened once; a second caller waits for it, and for no other.
+Methods run on one thread at a time, except those that wait for the disk, which other threads may
+call concurrently: `unopened`, `get`, `schemas`, `create`, `create_partitioned`, `add_partitions`,
+`delete_lost`, `wait_for_others`, `unclaimed`, `adopt`, and the functions that `deleting` and
+`unloading` return. A topic is opened once; a second caller waits for that topic only.
 """
 
 from __future__ import annotations
@@ -76,38 +76,38 @@ log = get_logger("lithify.topics")
 
 
 class TooManyTopics(LithifyError):
-    """No more topics can be opened: all that are open are in use."""
+    """The limit of open topics is reached, and all of them are in use."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(
             f"{limit} topics are open and in use, which is the limit (open_topics_max, "
-            "else a tenth of the files that the process may open)"
+            "otherwise a tenth of the files that the process may open)"
         )
 
 
 class TopicNotFound(InvalidInput):
-    """No such topic, and it may not be created by using it."""
+    """The topic does not exist, and the caller does not create it by use."""
 
     exit_code = NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How the topics of a node behave unless they say otherwise."""
+    """Defaults for the topics of a node; namespaces and topics override them."""
 
     log: LogSettings = field(default_factory=LogSettings)
     policies: Policies = field(default_factory=Policies)
     auto_create: bool = True
     deduplication: bool = False
-    """Of messages that a producer sends again; a topic's or namespace's own setting comes first."""
+    """Drop messages that a producer sends again; a topic or namespace setting takes precedence."""
     compaction: TopicCompactionSettings = field(default_factory=TopicCompactionSettings)
     compaction_service: str = ""
-    """Who compacts topics, as "module:factory"; see `compaction/compaction_service.py`."""
+    """The compaction service, as "module:factory"; see `compaction/compaction_service.py`."""
 
 
 class Topics:
-    """The topics of one node; see the module for threads."""
+    """The topics of one node; the module docstring has the rules for threads."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Topics:
     ) -> None:
         """Open the topics in `directory`, which no other process may have open.
 
-        `queue` is that of the node; there is one without topics of others unless given.
+        `queue` is the run queue of the node; by default the topics have one of their own.
         """
         self._fs = fs
         self.directory = directory
@@ -130,15 +130,15 @@ class Topics:
         self._events = events
         self._open: dict[TopicName, Topic] = {}
         self._claims = Claims[TopicName]()
-        """Being opened or deleted by some thread."""
+        """Topics that a thread is opening or deleting."""
         self._schemas: dict[TopicName, Schemas] = {}
         self.open_max: int | None = None
-        """How many may be open at once; None is without limit."""
+        """Maximum number of open topics; None for no limit."""
         self.settings = settings
         self.owner = owner
-        """What stands in the lock of the data directory."""
+        """The text in the lock file of the data directory."""
         self.damage = Damage()
-        """Of files of topics, as far as it was found since the start."""
+        """Damage of topic files found since the start."""
         self.reserve: NoReserve = NO_RESERVE
         self.compactions = TopicCompactions(self.opened, queue or RunQueue(clock), self.damage)
         self._latencies = Latencies()
@@ -168,14 +168,14 @@ class Topics:
             return self._create(name)
 
     def _create(self, name: TopicName) -> Topic:
-        """Define and open a topic; the caller has its claim, so nobody uses one that is undone."""
+        """Define and open a topic; the caller's claim keeps others out if it is undone."""
         self._check_room()
         self._define(name, TopicDefinition(0, self._clock.now_ms()))
         with self._undone(name):
             return self._open_topic(name)
 
     def create_partitioned(self, name: str | TopicName, partitions: int) -> None:
-        """Define a topic with partitions, which must not exist; each is opened when it is used."""
+        """Define a partitioned topic, which must not exist; its partitions open on first use."""
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
         name = _parsed(name)
@@ -197,7 +197,7 @@ class Topics:
         self._directories.check_new(name)
 
     def add_partitions(self, name: str | TopicName, partitions: int) -> None:
-        """Give a partitioned topic more partitions."""
+        """Add partitions to a partitioned topic, up to this number."""
         name = _parsed(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
@@ -207,42 +207,42 @@ class Topics:
                 self._check_free(part)
 
             def edit(definitions: Definitions) -> Definitions:
-                # What it is now: this may come after another change.
-                now = definitions.topics.get(str(name))
-                if now is None or not now.partitions:
+                # Read again: another change may have come first.
+                current = definitions.topics.get(str(name))
+                if current is None or not current.partitions:
                     raise TopicNotFound(f"partitioned topic {name} does not exist")
-                count = max(partitions, now.partitions)
-                return definitions.with_topic(name, replace(now, partitions=count))
+                count = max(partitions, current.partitions)
+                return definitions.with_topic(name, replace(current, partitions=count))
 
             self.definitions.change(edit)
 
     @contextmanager
     def _undone(self, name: TopicName) -> Iterator[None]:
-        """If the files of a topic that was just defined cannot be made, it does not exist."""
+        """Remove the definition of a new topic if its files cannot be created."""
         try:
             yield
         except (OSError, OpenFailed, TooManyTopics, WriteFailed):
-            # If the list of topics cannot be written, its next change leaves the topic out.
+            # If the inventory cannot be written, its next change omits the topic.
             with suppress(LithifyError):
                 self._directories.forget_log(name)
             with suppress(LithifyError):
                 # A crash in between leaves a defined topic without files, which opens empty.
-                # Files that cannot be removed stay defined: else they would be unclaimed.
+                # If files cannot be removed, keep the definition: without it they are unclaimed.
                 remove_tree(self._fs, self._path(name))
                 self.definitions.change(lambda d: d.without_topic(name))
             raise
 
     def exists(self, name: str | TopicName) -> bool:
-        """Is it defined, or a partition of one that is?"""
+        """Is it defined, or a partition of a defined topic?"""
         return defines(self.definitions.current, _parsed(name))
 
     def partitions(self, name: str | TopicName) -> int:
-        """How many partitions it has; 0 if it is not partitioned or does not exist."""
-        found = self.definitions.current.topics.get(str(_parsed(name)))
-        return found.partitions if found is not None else 0
+        """The number of partitions; 0 if it is not partitioned or does not exist."""
+        definition = self.definitions.current.topics.get(str(_parsed(name)))
+        return definition.partitions if definition is not None else 0
 
     def names_in(self, namespace: Namespace) -> list[str]:
-        """All topics of a namespace as text, each partition by itself; there may be very many."""
+        """All topics of a namespace as text, one per partition; fast for very many topics."""
         prefix = f"persistent://{namespace}/"
         topics = self.definitions.current.topics
         names = []
@@ -252,7 +252,7 @@ class Topics:
         return names
 
     def list(self, namespace: Namespace) -> list[TopicName]:
-        """All topics of a namespace, each partition by itself."""
+        """All topics of a namespace, one per partition."""
         names = []
         for name in self.definitions.current.topics_of(namespace):
             count = self.partitions(name)
@@ -260,7 +260,7 @@ class Topics:
         return names
 
     def delete(self, name: str | TopicName) -> None:
-        """Forget a topic with all its partitions and delete its files."""
+        """Delete a topic, all its partitions and their files."""
         name = _parsed(name)
         if self.exists(name):
             self.deleting(name)()
@@ -268,7 +268,7 @@ class Topics:
             self.delete_lost(name)
 
     def delete_lost(self, name: TopicName) -> None:
-        """Forget a topic that has neither a definition nor any directory, but had logs."""
+        """Delete a topic from the inventory that has neither a definition nor a directory."""
         lost = self._lost(name)
         parts = _parts(name, lost)
         with self._claims.of({name, *parts}), self.reserve.if_full():
@@ -280,18 +280,19 @@ class Topics:
             self.damage.forget(f"topic {part}")
 
     def _lost(self, name: TopicName) -> TopicDefinition:
-        found = None if self.exists(name) else self._directories.lost(name)
-        if found is None:
+        definition = None if self.exists(name) else self._directories.lost(name)
+        if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
-        return found
+        return definition
 
     def deleting(
         self, name: str | TopicName, *, wait: bool = True, in_use: bool = False
     ) -> Callable[[], None]:
-        """Take a topic that nobody uses out of use; what is returned deletes it, in any thread.
+        """Take an unused topic out of use; returns the function that deletes it, in any thread.
 
-        If another thread is opening it: wait for that, or raise `Claimed` (an event loop). One that
-        is `in_use` too, if the caller sends its clients away before that.
+        If another thread is opening the topic, wait, or raise `Claimed` without `wait` (for an
+        event loop). `in_use` allows a topic with clients, which the caller then disconnects before
+        it calls the function.
         """
         name = _parsed(name)
         definition = self.definitions.current.topics.get(str(name))
@@ -318,8 +319,8 @@ class Topics:
                     with ExitStack() as closing:
                         for topic in opened.values():
                             closing.callback(topic.close)
-                        # If the disk refuses this too, the topic stays out of use: nothing may be
-                        # acknowledged in what the next open, or the next attempt, deletes.
+                        # If this write fails too, the topic stays out of use: the next open, or the
+                        # next attempt, deletes it, so it must not acknowledge anything.
                         self._directories.unmark(name)
                         closing.pop_all()
                     self._open.update(opened)
@@ -334,9 +335,10 @@ class Topics:
         return finish
 
     def unloading(self, names: Collection[TopicName], *, wait: bool = True) -> Callable[[], None]:
-        """Take topics out of use; what is returned closes them, once nobody uses them any more.
+        """Take topics out of use; returns the function that closes them, for any thread.
 
-        In any thread. They are opened again by use. `wait` as for `deleting`.
+        The caller disconnects their clients before it calls the function. The next use opens them
+        again. `wait` as for `deleting`.
         """
         with ExitStack() as stack:
             stack.enter_context(self._claims.of(names, wait=wait))
@@ -351,13 +353,13 @@ class Topics:
         return finish
 
     def wait_for_others(self, names: Collection[TopicName], timeout_s: float) -> None:
-        """Wait, in any thread, while another one opens, creates or deletes one of these."""
+        """Wait, in any thread, while another thread opens, creates or deletes one of these."""
         self._claims.wait(names, timeout_s)
 
     # --- topics -----------------------------------------------------------------------------
 
     def get(self, name: str | TopicName, *, create: bool = False) -> Topic:
-        """The topic, opened if need be; `create` defines one that does not exist."""
+        """The topic, opened on first use; `create` defines one that does not exist."""
         name = _parsed(name)
         topic = self.opened_topic(name)
         if topic is not None:
@@ -369,7 +371,7 @@ class Topics:
                 return self._create(name)
             if self.partitions(name):
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
-            # Another thread may have opened it meanwhile.
+            # Another thread may have opened it during the wait for the claim.
             return self._open.get(name) or self._open_topic(name)
 
     def _open_topic(self, name: TopicName) -> Topic:
@@ -401,83 +403,83 @@ class Topics:
             with suppress(LithifyError):
                 topic.close()
             raise
-        # Last, because another thread may find it there.
+        # Last: from here on other threads use it.
         self._open[name] = topic
         return topic
 
     def compaction_settings(self, name: TopicName) -> TopicCompactionSettings:
-        """How a topic is compacted, as the definitions say now."""
+        """The compaction settings of a topic, by the current definitions."""
         return policies_of(self.definitions.current, name, self.settings.compaction)
 
     def unopened(self) -> tuple[TopicName, ...]:
-        """Topics that have been used before and are not open; missing logs are reported."""
+        """Topics that have a log and are not open; missing logs are reported."""
         defined = self.definitions.current.topics.items()
-        found = []
+        names = []
         for text, definition in defined:
             for part in _parts(TopicName.parse(text), definition):
                 if part in self._open:
                     continue
                 with suppress(MissingLog):
                     if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
-                        found.append(part)
+                        names.append(part)
         for name in self._directories.listed():
             if not self.exists(name):
                 with suppress(MissingLog):
                     self._missing.check(name)
-        return tuple(found)
+        return tuple(names)
 
     def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
-        """Asked before every append, so what it says is made anew only for new definitions."""
-        seen: Definitions | None = None
-        answer = False
+        """Called before every append, so the result is cached until the definitions change."""
+        cached_for: Definitions | None = None
+        cached = False
 
-        def ask() -> bool:
-            nonlocal seen, answer
+        def lookup() -> bool:
+            nonlocal cached_for, cached
             current = self.definitions.current
-            if current is not seen:
-                answer = deduplicates(current, name, node=self.settings.deduplication)
-                seen = current
-            return answer
+            if current is not cached_for:
+                cached = deduplicates(current, name, node=self.settings.deduplication)
+                cached_for = current
+            return cached
 
-        return ask
+        return lookup
 
     def schemas(self, name: str | TopicName) -> Schemas:
         """The schemas of a topic, which all its partitions share."""
         name = _parsed(name)
-        found = self.opened_schemas(name)
-        if found is None:
+        schemas = self.opened_schemas(name)
+        if schemas is None:
             name = self._whole(name)
             self._missing.check(name)
             new = Schemas(self._fs, self._path(name), clock=self._clock)
-            # Another thread may have read them meanwhile.
-            found = self._schemas.setdefault(name, new)
-        return found
+            # Another thread may have been faster.
+            schemas = self._schemas.setdefault(name, new)
+        return schemas
 
     def opened_schemas(self, name: TopicName) -> Schemas | None:
-        """The same if they were read before."""
+        """The schemas of a topic if they are in memory, otherwise None."""
         if not self.exists(name):
             raise TopicNotFound(f"topic {name} does not exist")
         return self._schemas.get(self._whole(name))
 
     def _whole(self, name: TopicName) -> TopicName:
-        """The topic of which it is a partition, or itself."""
+        """The partitioned topic of a partition, or the topic itself."""
         return name if str(name) in self.definitions.current.topics else name.whole
 
     def why_not_writable(self, topic: Topic | None = None) -> str:
-        """Why nothing can be written to a topic, or at all; "" if it can. Waits for the disk."""
+        """Why a topic, or any topic, is not writable; "" if it is. Waits for the disk."""
         directory = self.directory if topic is None else topic.log.directory
         return self.reserve.keep() or why_not_writable(self._fs, directory)
 
     def damage_found(self) -> tuple[str, ...]:
-        """What is wrong with files that were read since the start. Waits for the disk."""
+        """Damaged and missing files found since the start. Waits for the disk."""
         return (*self.damage.reasons(self._fs.exists), *self._missing.reasons())
 
     def now_ms(self) -> int:
-        """The time by the node's clock."""
+        """The wall-clock time of the node."""
         return self._clock.now_ms()
 
     def opened_topic(self, name: TopicName) -> Topic | None:
-        """The topic if it is open, whatever is done to others."""
+        """The topic if it is open, otherwise None. Does not wait."""
         topic = self._open.get(name)
         if topic is not None:
             topic.used_s = self._clock.monotonic_s()
@@ -486,7 +488,7 @@ class Topics:
     # --- idle topics ------------------------------------------------------------------------
 
     def has_room(self, count: int = 1) -> bool:
-        """May so many topics more be opened?"""
+        """Can `count` more topics be opened within the limit?"""
         return self.open_max is None or len(self._open) + count <= self.open_max
 
     def _check_room(self) -> None:
@@ -494,29 +496,29 @@ class Topics:
             raise TooManyTopics(len(self._open))
 
     def idle(self, idle_s: float, count: int, *, backlogs: bool) -> tuple[Topic, ...]:
-        """Open topics that nobody has used for so long, at most `count`, longest first.
+        """At most `count` open topics that are idle for `idle_s`, the longest idle first.
 
-        Those with a backlog only if `backlogs` says so: metrics list what is open.
+        Topics with a backlog only with `backlogs`, because metrics cover open topics only.
         """
         before_s = self._clock.monotonic_s() - idle_s
-        found = (
+        topics = (
             topic
             for topic in tuple(self._open.values())
             if topic.used_s <= before_s
             and (backlogs or not topic.has_backlog)
             and not (topic.in_use or self.compactions.is_busy(topic))
         )
-        return tuple(heapq.nsmallest(count, found, key=lambda topic: topic.used_s))
+        return tuple(heapq.nsmallest(count, topics, key=lambda topic: topic.used_s))
 
     def mark_visited(self, names: Collection[TopicName], idle_s: float) -> None:
-        """These were opened for upkeep only: they have been idle for so long already."""
+        """Count topics that were opened for maintenance only as idle for `idle_s`."""
         for name in names:
             topic = self._open.get(name)
             if topic is not None:
                 topic.used_s -= idle_s
 
     def opened(self) -> dict[TopicName, Topic]:
-        """Those that are open now."""
+        """The open topics, by name."""
         return dict(self._open)
 
     def maintain(self) -> None:
@@ -525,13 +527,13 @@ class Topics:
             topic.maintain()
 
     def close(self) -> None:
-        """Close all; the first error is raised when all were tried."""
+        """Close all topics; raises the first error after all were tried."""
         self.compactions.close()
         errors = []
         for topic in self._open.values():
             try:
                 topic.close()
-            except Exception as error:  # noqa: BLE001  (the others must be closed too)
+            except Exception as error:  # noqa: BLE001  (continue with the other topics)
                 errors.append(error)
         self._open.clear()
         self._lock.release()
@@ -541,35 +543,35 @@ class Topics:
     # --- directories ------------------------------------------------------------------------
 
     def missing(self) -> tuple[MissingTopic, ...]:
-        """Topics and partitions that had logs, which are gone."""
+        """Topics and partitions whose logs are missing."""
         return tuple(self._directories.missing())
 
     def unclaimed(self) -> tuple[UnclaimedTopic, ...]:
-        """Topics that have directories and no definition, as they are on disk now."""
+        """Topics that have directories and no definition, by a new scan of the disk."""
         return tuple(self._directories.scan().values())
 
     @property
     def unclaimed_count(self) -> int:
-        """How many the last look at the disk has found."""
+        """The number of unclaimed topics in the last scan."""
         return len(self._directories.unclaimed)
 
     def adopt(self, name: str | TopicName) -> None:
         """Define a topic that has directories and no definition; see `directories/unclaimed.py`."""
         name = _parsed(name)
-        found = self._directories.scan().get(name)
-        if found is None:
+        topic = self._directories.scan().get(name)
+        if topic is None:
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             raise TopicNotFound(f"there is no unclaimed directory of topic {name}")
-        if found.problem:
-            raise AlreadyDefined(found.problem)
-        if found.partitions and found.partitions[-1] >= PARTITIONS_MAX:
+        if topic.problem:
+            raise AlreadyDefined(topic.problem)
+        if topic.partitions and topic.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
-        with self._claims.of([name, *map(name.partition_name, found.partitions)]):
-            self.definitions.change(lambda d: adopted(self._fs, found, d, self.now_ms()))
-            self._directories.note_logs([name, *map(name.partition_name, found.partitions)])
+        with self._claims.of([name, *map(name.partition_name, topic.partitions)]):
+            self.definitions.change(lambda d: adopted(self._fs, topic, d, self.now_ms()))
+            self._directories.note_logs([name, *map(name.partition_name, topic.partitions)])
         self._directories.scan()
-        log.info("topic adopted", topic=str(name), partitions=len(found.partitions))
+        log.info("topic adopted", topic=str(name), partitions=len(topic.partitions))
 
     def _path(self, name: TopicName) -> str:
         return self._directories.path(name)
@@ -588,6 +590,6 @@ def _parsed(name: str | TopicName) -> TopicName:
 
 
 def _parts(name: TopicName, definition: TopicDefinition) -> list[TopicName]:
-    """The topics that have logs of their own."""
+    """The names that have a log: the partitions, or the topic itself."""
     count = definition.partitions
     return [name.partition_name(number) for number in range(count)] if count else [name]

@@ -23,7 +23,7 @@ from lithify.raft.net.client_operations import (
 )
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.storage.file_names import key_of
-from tests.unit.raft.net.test_transport import Listener
+from tests.unit.raft.net.nodes import Listener
 from tests.unit.raft.node.test_node import client_of, members_of, refusal, running, settings
 from tests.unit.raft.node.test_watches import until
 

@@ -1,25 +1,25 @@
-"""How a topic is compacted, as its definitions say: topic over namespace over the node.
+"""Compaction settings of a topic. The topic overrides its namespace, which overrides the node.
 
-    compaction_enabled              off: only a person's request runs it
-    compaction_threshold_bytes      new bytes that call for a run; 0 is off
-    compaction_threshold_messages   new messages that call for a run; 0 is off
-    compaction_lag_min_ms           messages younger than that are not judged
-    compaction_lag_max_ms           a run is called for when one that old is not judged; 0 is off
-    compaction_every_ms             a run is called for so often; 0 is off
-    tombstone_retention_ms          tombstones stay in the view so long after they were published
-    key_ttl_ms                      keys not published for so long leave the view; 0 is off
-    compaction_order                "publish" or "event": what makes a message the newest of its key
-    keep_keyless                    messages without a key stay in the view
-    live_ratio_min                  segments of the view of which less is live are rewritten
-    rewrite_bytes_max               that one run rewrites at most; 0: as much as is new to it
-    compaction_read_bytes_per_s     limits of a run; 0 is no limit
+    compaction_enabled              off: runs start only on request
+    compaction_threshold_bytes      new bytes that trigger a run; 0 is off
+    compaction_threshold_messages   new messages that trigger a run; 0 is off
+    compaction_lag_min_ms           younger messages are not compacted
+    compaction_lag_max_ms           an older message that is not compacted triggers a run; 0 is off
+    compaction_every_ms             interval that triggers a run; 0 is off
+    tombstone_retention_ms          time after publishing for which the view keeps a tombstone
+    key_ttl_ms                      the view drops keys not published for this time; 0 is off
+    compaction_order                "publish" or "event": which message of a key is the newest
+    keep_keyless                    the view keeps messages without a key
+    live_ratio_min                  segments of the view with a smaller live ratio are rewritten
+    rewrite_bytes_max               maximum bytes that a run rewrites; 0: as many as are new to it
+    compaction_read_bytes_per_s     rate limits of a run; 0 is no limit
     compaction_write_bytes_per_s
-    compaction_memory_bytes         that the tasks of a run may hold
-    compaction_scratch_bytes        disk that a run may take while it goes on; 0 is no limit
-    compaction_pace_bytes_per_s_min between these rates a run slows down while reads for consumers
-    compaction_pace_bytes_per_s_max   take longer, see `compaction/limits/pace.py`
-    compaction_pace_p95_ms_max      it slows down above this p95 of such reads, or
-    compaction_pace_p95_rise_max      above so many times what it was before the run
+    compaction_memory_bytes         memory limit for the tasks of a run
+    compaction_scratch_bytes        temporary disk space of a run; 0 is no limit
+    compaction_pace_bytes_per_s_min the range of rates for a run that slows down while reads for
+    compaction_pace_bytes_per_s_max   consumers are slow, see `compaction/limits/pace.py`
+    compaction_pace_p95_ms_max      slow: the p95 of such reads is above this, or
+    compaction_pace_p95_rise_max      above this multiple of its value before the run
 
 Pure: values only.
 """
@@ -41,7 +41,7 @@ _PACE = PaceSettings(bytes_per_s_max=4 << 30)
 
 @dataclass(frozen=True, slots=True)
 class TopicCompactionSettings:
-    """The settings of one topic; see the module."""
+    """The compaction settings of one topic; the module docstring lists them."""
 
     compaction_enabled: bool = True
     compaction_threshold_bytes: int = 0
@@ -89,12 +89,12 @@ class TopicCompactionSettings:
 
     @property
     def by_event_time(self) -> bool:
-        """Does the event time decide which message of a key is the newest?"""
+        """Is the newest message of a key chosen by event time?"""
         return self.compaction_order == "event"
 
     @property
     def by_itself(self) -> bool:
-        """Is the topic compacted without being asked?"""
+        """Does any trigger start runs of this topic?"""
         triggers = (
             self.compaction_threshold_bytes,
             self.compaction_threshold_messages,
@@ -104,7 +104,7 @@ class TopicCompactionSettings:
         return self.compaction_enabled and any(triggers)
 
     def budget(self) -> Budget:
-        """What a run may use."""
+        """The resource limits of a run."""
         return Budget(
             read_bytes_per_s=self.compaction_read_bytes_per_s or None,
             write_bytes_per_s=self.compaction_write_bytes_per_s or None,
@@ -113,7 +113,7 @@ class TopicCompactionSettings:
         )
 
     def pace(self) -> PaceSettings:
-        """How a run slows down while consumers wait."""
+        """How a run slows down while reads for consumers are slow."""
         return PaceSettings(
             self.compaction_pace_bytes_per_s_min,
             self.compaction_pace_bytes_per_s_max,

@@ -1,19 +1,20 @@
-"""What a node knows by definition: tenants, namespaces, topics, blob stores and their settings.
+"""The definitions of a node: tenants, namespaces, topics, blob stores and their settings.
 
-Everything is in one file of one checked line (`fs/checked_lines.py`), replaced atomically by each
-change. Nothing else stores definitions, so that another keeper can take this interface over.
+All definitions are in one file of one checked line (`fs/checked_lines.py`), which each change
+replaces atomically. Nothing else stores definitions, so another implementation can replace this
+one behind the same interface.
 
-A namespace belongs to a tenant, a topic and a blob store to a namespace: what others stand in is
-not removed before them. What else a store's definition says is for `blobs/definition.py`.
-`Definitions` is a value, its methods are pure and return the next one.
+A namespace belongs to a tenant, a topic and a blob store to a namespace. A tenant or namespace that
+is not empty cannot be removed. `blobs/definition.py` defines the other fields of a store.
+`Definitions` is a value; its methods are pure and return a changed copy.
 
-`logs` says that topics have had logs: without their directory something is missing. It is in the
-file when it is true.
+`logs` records that topics have had logs: if their directory is missing, data is missing. The file
+contains it only if it is true.
 
-Version 1 of the file has no stores; it is read, and replaced by version 2 with the next change.
+Version 1 of the file has no stores; it is read, and the next change replaces it by version 2.
 
-`DefinitionsFile.change` waits for the disk. Any thread may call it; changes happen one after the
-other, each to what the one before it has left. Who reads `current` never waits.
+`DefinitionsFile.change` waits for the disk. Any thread may call it; changes are serialized, and
+each applies to the result of the previous one. Reading `current` never waits.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ DEFINITIONS_VERSION = 2
 
 
 class NotDefined(InvalidInput):
-    """No such tenant, namespace, topic or store."""
+    """The tenant, namespace, topic or store does not exist."""
 
     exit_code = NOT_FOUND
 
 
 class AlreadyDefined(InvalidInput):
-    """It exists and should not."""
+    """The tenant, namespace, topic or store exists already."""
 
     exit_code = CONFLICT
 
 
 class NotEmpty(InvalidInput):
-    """Something still stands in what was to be removed."""
+    """A tenant or namespace cannot be removed because it is not empty."""
 
     exit_code = CONFLICT
 
@@ -84,25 +85,25 @@ class TopicDefinition:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceDefinition:
-    """A namespace and the settings its topics have unless they say otherwise."""
+    """A namespace, with the default settings of its topics."""
 
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """A consistent set of definitions, as a value."""
+    """A consistent set of definitions."""
 
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     namespaces: dict[str, NamespaceDefinition] = field(default_factory=dict)
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     stores: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: bool = False
-    """Has one of the topics, or one that was deleted before the last of them, had a log?"""
+    """Has any topic had a log? Reset when the last topic is deleted."""
 
     @classmethod
     def initial(cls) -> Definitions:
-        """What a new node begins with."""
+        """The definitions of a new node."""
         return cls({"public": {}}, {"public/default": NamespaceDefinition()}, {})
 
     # --- tenants ----------------------------------------------------------------------------
@@ -114,17 +115,19 @@ class Definitions:
         return self.tenants[name]
 
     def with_tenant(self, name: str, settings: dict[str, Any]) -> Definitions:
-        """With a tenant more, or with other settings of one."""
-        # A tenant's name has the rules of a namespace's.
+        """Add or replace a tenant."""
+        # The names of tenants follow the same rules as those of namespaces.
         Namespace(name, name)
         return replace(self, tenants=self.tenants | {name: settings})
 
     def without_tenant(self, name: str) -> Definitions:
-        """With a tenant less; it must have no namespaces."""
+        """Remove a tenant, which must have no namespaces."""
         self.tenant(name)
-        found = self.namespaces_of(name)
-        if found:
-            raise NotEmpty(f"tenant {name} has namespaces: {found[0]} and {len(found) - 1} more")
+        namespaces = self.namespaces_of(name)
+        if namespaces:
+            raise NotEmpty(
+                f"tenant {name} has namespaces: {namespaces[0]} and {len(namespaces) - 1} more"
+            )
         return replace(self, tenants={k: v for k, v in self.tenants.items() if k != name})
 
     # --- namespaces -------------------------------------------------------------------------
@@ -136,47 +139,47 @@ class Definitions:
 
     def namespace(self, name: Namespace) -> NamespaceDefinition:
         """The definition of a namespace."""
-        found = self.namespaces.get(str(name))
-        if found is None:
+        namespace = self.namespaces.get(str(name))
+        if namespace is None:
             raise NotDefined(f"namespace {name} does not exist")
-        return found
+        return namespace
 
     def with_namespace(self, name: Namespace, namespace: NamespaceDefinition) -> Definitions:
-        """With a namespace more, or with another definition of one."""
+        """Add or replace a namespace."""
         self.tenant(name.tenant)
         return replace(self, namespaces=self.namespaces | {str(name): namespace})
 
     def without_namespace(self, name: Namespace) -> Definitions:
-        """With a namespace less; it must have neither topics nor stores."""
+        """Remove a namespace, which must have neither topics nor stores."""
         self.namespace(name)
         stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
-        for what, found in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
-            if found:
-                raise NotEmpty(f"namespace {name} has {what}: {found[0]} and {len(found) - 1} more")
+        for what, names in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
+            if names:
+                raise NotEmpty(f"namespace {name} has {what}: {names[0]} and {len(names) - 1} more")
         rest = {k: v for k, v in self.namespaces.items() if k != str(name)}
         return replace(self, namespaces=rest)
 
     # --- topics -----------------------------------------------------------------------------
 
     def topics_of(self, namespace: Namespace) -> list[TopicName]:
-        """The topics of a namespace as they were created, partitioned ones as one."""
+        """The topics of a namespace, sorted; a partitioned topic is one."""
         names = (TopicName.parse(name) for name in self.topics)
         return sorted(name for name in names if name.namespace == namespace)
 
     def with_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
-        """With a topic more, or with another definition of one."""
+        """Add or replace a topic."""
         self.namespace(name.namespace)
         return replace(self, topics=self.topics | {str(name): topic})
 
     def without_topic(self, name: TopicName) -> Definitions:
-        """With a topic less."""
+        """Remove a topic."""
         rest = {k: v for k, v in self.topics.items() if k != str(name)}
         return replace(self, topics=rest, logs=self.logs and bool(rest))
 
     # --- blob stores ------------------------------------------------------------------------
 
     def with_store(self, name: str, row: dict[str, Any]) -> Definitions:
-        """With a store, which must not exist, more."""
+        """Add a store, which must not exist."""
         if name in self.stores:
             raise AlreadyDefined(f"blob store {name} exists already")
         self.namespace(Namespace.parse(row["namespace"]))
@@ -185,13 +188,13 @@ class Definitions:
     def with_store_changed(
         self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> Definitions:
-        """With another definition of a store."""
+        """Replace the definition of a store."""
         if name not in self.stores:
             raise NotDefined(f"blob store {name} does not exist")
         return replace(self, stores=self.stores | {name: edit(self.stores[name])})
 
     def without_store(self, name: str) -> Definitions:
-        """With a store less."""
+        """Remove a store."""
         if name not in self.stores:
             raise NotDefined(f"blob store {name} does not exist")
         return replace(self, stores={k: v for k, v in self.stores.items() if k != name})
@@ -199,7 +202,7 @@ class Definitions:
     # --- the file ---------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """For the file."""
+        """Encode for the file."""
         row = {"version": DEFINITIONS_VERSION, **asdict(self)}
         if not self.logs:
             del row["logs"]
@@ -207,7 +210,7 @@ class Definitions:
 
     @classmethod
     def from_json(cls, text: bytes, path: str = "<memory>") -> Definitions:
-        """Read back; a newer version raises."""
+        """Decode; raises `UnsupportedVersion` for a newer version."""
         value = json.loads(text)
         if value["version"] not in range(1, DEFINITIONS_VERSION + 1):
             raise UnsupportedVersion(path, value["version"], DEFINITIONS_VERSION)
@@ -221,16 +224,16 @@ class Definitions:
 
 
 class DefinitionsFile:
-    """The definitions of a node, on disk; one process writes them."""
+    """The definitions file of a node; one process writes it."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
         self._changing = threading.Lock()
         self.watchers: list[Callable[[], None]] = []
-        """Called after each change, in the thread that made it; they must not wait."""
+        """Called after each change, in the thread of the change; they must not wait."""
         self.found = fs.exists(path)
-        """Was there a file? Without one a node begins with none of what it may have had."""
+        """Did the file exist? Without it a node starts with the initial definitions."""
         if not self.found:
             self.current = Definitions.initial()
             return
@@ -243,7 +246,7 @@ class DefinitionsFile:
         self.current = Definitions.from_json(lines[0][1], path)
 
     def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
-        """Make `edit(current)` the definitions; durable when it returns."""
+        """Replace the definitions by `edit(current)`; durable when it returns."""
         with self._changing:
             new = edit(self.current)
             if new != self.current:
@@ -256,7 +259,7 @@ class DefinitionsFile:
             watcher()
         return new
 
-    # What a keeper of blob stores needs of it: `StoreDefinitions` of `blobs/definition.py`.
+    # Implements `StoreDefinitions` of `blobs/definition.py`.
 
     def stores(self) -> dict[str, dict[str, Any]]:
         """The definitions of all blob stores."""
@@ -271,5 +274,5 @@ class DefinitionsFile:
         self.change(lambda d: d.with_store_changed(name, edit))
 
     def remove_store(self, name: str) -> None:
-        """Forget the definition of a blob store."""
+        """Remove the definition of a blob store."""
         self.change(lambda d: d.without_store(name))

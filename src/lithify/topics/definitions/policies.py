@@ -1,21 +1,20 @@
-"""How long a topic keeps what, as its definitions say: topic over namespace over the node.
+"""Retention and limits of a topic. The topic overrides its namespace, which overrides the node.
 
-    retention_ms, retention_bytes   what every durable subscription has acknowledged is kept so
-                                    long, and the newest so many bytes of it; -1 is without limit,
-                                    0 keeps nothing that is acknowledged
-    message_ttl_ms                  a subscription's older messages count as acknowledged; 0 is off
-    backlog_bytes_max               producers are refused while a subscription is further behind;
+    retention_ms, retention_bytes   age and size up to which entries that every durable subscription
+                                    has acknowledged are kept; -1 is no limit, 0 keeps none
+    message_ttl_ms                  older messages of a subscription are acknowledged; 0 is off
+    backlog_bytes_max               producers are refused while a subscription has a larger backlog;
                                     -1 is off
     producers_max, consumers_max, subscriptions_max, subscription_consumers_max
-                                    how many may be connected, or be there, at a time; 0 is off
-    deduplication                   is a message that a producer sends again dropped?
+                                    maximum number at a time; 0 is off
+    deduplication                   drop messages that a producer sends again
 
-Beside them stands `terminated`, the partitions of a topic that take no more messages; -1 is a topic
-without partitions.
+The settings also have `terminated`, the partitions of a topic that accept no more messages; -1
+is a topic without partitions.
 
-How a topic is compacted is resolved in the same way, see `compaction_settings.py`.
+Compaction settings are resolved in the same way, see `compaction_settings.py`.
 
-Pure: values only. `topics/retention.py` and `topics/producers/admission.py` act on them.
+Pure: values only. `topics/retention.py` and `topics/producers/admission.py` enforce them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _COUNT = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The limits of one topic; see the module."""
+    """The policies of one topic; the module docstring lists them."""
 
     retention_ms: int = -1
     retention_bytes: int = -1
@@ -64,18 +63,18 @@ class Policies:
 
 
 def policies_of(definitions: Definitions, name: TopicName, node: _Settings) -> _Settings:
-    """Those of a topic; what neither it nor its namespace sets is as the node says."""
+    """Resolve the settings of a topic; `node` has the defaults."""
     topic = definitions.topics.get(str(name)) or definitions.topics.get(str(name.whole))
     namespace = definitions.namespaces.get(str(name.namespace))
     values = {field.name: getattr(node, field.name) for field in fields(node)}
     for level in (namespace, topic):
-        found = level.settings if level is not None else {}
-        values |= {key: found[key] for key in values if found.get(key) is not None}
+        settings = level.settings if level is not None else {}
+        values |= {key: settings[key] for key in values if settings.get(key) is not None}
     return type(node)(**values)
 
 
 def deduplicates(definitions: Definitions, name: TopicName, *, node: bool) -> bool:
-    """Does a topic, its namespace or the node, in this order, say that it has deduplication?"""
+    """Is deduplication on? The topic overrides its namespace, which overrides the node."""
     topic = definitions.topics.get(str(name)) or definitions.topics.get(str(name.whole))
     namespace = definitions.namespaces.get(str(name.namespace))
     for level in (topic, namespace):
@@ -85,7 +84,7 @@ def deduplicates(definitions: Definitions, name: TopicName, *, node: bool) -> bo
 
 
 def is_terminated(definitions: Definitions, name: TopicName) -> bool:
-    """Does a topic, or a partition of one, take no more messages?"""
+    """Is a topic or partition terminated, so that it accepts no more messages?"""
     topic = definitions.topics.get(str(name))
     partition = -1
     if topic is None:

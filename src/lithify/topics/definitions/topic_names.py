@@ -1,17 +1,17 @@
-"""Topic names, and where a topic's files are.
+"""Topic names, and the directories of topics.
 
     persistent://tenant/namespace/topic                 the full name
     persistent://tenant/namespace/topic-partition-3     partition 3 of a partitioned topic
     topic                                               short for persistent://public/default/topic
 
-Tenant and namespace have letters, digits and -=:._ ; a topic may also have any other character
-that prints, except that its parts between slashes must not be empty, "." or "..". In a path every
-character that is not a letter, digit, - or _ is written as %XX, so that no name leaves the data
-directory or meets another one's files.
+Tenants and namespaces consist of letters, digits and -=:._ ; a topic may also have any other
+printable character, except that its parts between slashes must not be empty, "." or "..". In a path
+every character that is not a letter, digit, - or _ is escaped as %XX, so that a path stays within
+the data directory and is unique.
 
-Clients name producers, consumers and subscriptions as they like; no path has those names, so only
-their length is limited. One name of a subscription is taken: `__compaction`, under which Pulsar's
-tools know the compacted view.
+Clients choose the names of producers, consumers and subscriptions. These names are not used in
+paths, so only their length is limited. One name of a subscription is reserved: `__compaction`, the
+name of the compacted view in Pulsar's tools.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMPACTION = "__compaction"
 """The name of the compacted view among subscriptions and cursors."""
 
 NAME_CHARACTERS_MAX = 200
-"""Escaped, a name has at most 3 times as many bytes; most file systems take 255 a part."""
+"""An escaped name has up to 3 times as many bytes; most file systems allow 255 per path part."""
 
 PATH_PART_BYTES_MAX = 240
 
@@ -56,19 +56,19 @@ def _check_part(what: str, part: str, name: str) -> None:
 
 
 def check_client_name(what: str, name: str) -> None:
-    """Raise unless a producer, consumer or subscription may have the name."""
+    """Raise `InvalidInput` unless a producer, consumer or subscription may have the name."""
     if not 1 <= len(name) <= CLIENT_NAME_CHARACTERS_MAX:
         raise InvalidInput(
             f"the name of a {what} has 1 to {CLIENT_NAME_CHARACTERS_MAX} characters, "
             f"not {len(name)}"
         )
     if what == "subscription" and name == COMPACTION:
-        raise InvalidInput(f"no subscription may have the name {name}: it is the compacted view's")
+        raise InvalidInput(f"subscription name {name} is reserved for the compacted view")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
-    """tenant/namespace."""
+    """The name of a namespace: tenant/namespace."""
 
     tenant: str
     name: str
@@ -79,7 +79,7 @@ class Namespace:
 
     @classmethod
     def parse(cls, text: str) -> Namespace:
-        """Read "tenant/namespace"."""
+        """Parse "tenant/namespace"."""
         parts = text.split("/")
         if len(parts) != 2:
             raise InvalidInput(f"namespace {text!r} must be tenant/namespace")
@@ -112,9 +112,9 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """Read a full or a short name."""
-        scheme, found, rest = text.partition("://")
-        if not found:
+        """Parse a full or a short name."""
+        scheme, separator, rest = text.partition("://")
+        if not separator:
             if text.count("/") not in {0, 2}:
                 raise InvalidInput(f"topic {text!r} must be NAME or TENANT/NAMESPACE/NAME")
             rest = text if "/" in text else f"public/default/{text}"
@@ -128,13 +128,13 @@ class TopicName:
 
     @property
     def partition(self) -> int:
-        """The number of the partition, -1 if it is none."""
+        """The number of the partition, -1 if the topic is not a partition."""
         match = _PARTITION.fullmatch(self.local)
         return int(match[2]) if match else -1
 
     @property
     def whole(self) -> TopicName:
-        """The partitioned topic that this is a partition of, else itself."""
+        """The partitioned topic of a partition, otherwise the topic itself."""
         match = _PARTITION.fullmatch(self.local)
         return TopicName(self.namespace, match[1]) if match else self
 
@@ -144,18 +144,18 @@ class TopicName:
 
     @property
     def path(self) -> str:
-        """The topic's directory below that of all topics."""
+        """The directory of the topic, relative to that of all topics."""
         parts = self.namespace.tenant, self.namespace.name, self.local
         return "/".join(map(_escape, parts))
 
     @classmethod
     def from_path(cls, path: str) -> TopicName:
-        """The name whose `path` this is."""
+        """The inverse of `path`."""
         tenant, namespace, local = map(unquote, path.split("/"))
         return cls(Namespace(tenant, namespace), local)
 
     def __hash__(self) -> int:
-        # Of thousands of partitions at once: a text knows its own.
+        # Fast for thousands of partitions: strings cache their hash.
         return hash(self.local)
 
     def __str__(self) -> str:
@@ -163,8 +163,8 @@ class TopicName:
 
 
 def _escape(part: str) -> str:
-    # Most need no escape, and a node with many topics asks for each.
+    # The fast path: most names need no escape.
     if _PLAIN.fullmatch(part):
         return part
-    # quote() leaves "." and "~" alone; a part must not be "." or "..".
+    # quote() does not escape "." and "~"; a part must not be "." or "..".
     return quote(part, safe="").replace(".", "%2E").replace("~", "%7E")

@@ -1,11 +1,11 @@
-"""What a directory is, by the files in it: a data directory, or a backup of one.
+"""Distinguishes a data directory from a backup of one, by the files in it.
 
     is_data_directory(fs, "/var/lib/lithify")
     check_no_backup(fs, "/backup/monday")       raises `IsABackup`
 
-A backup has the layout of a data directory, and its files may be links to those of one. Used as a
-data directory it would change, and be no backup any more. Whoever opens a data directory calls
-`check_no_backup` before anything is written.
+A backup has the layout of a data directory, and its files may be hard links to those of one. If a
+node opened it as its data directory, it would modify the backup. So every code path that opens a
+data directory calls `check_no_backup` before it writes anything.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["BACKUP", "UNFINISHED", "check_no_backup", "is_data_directory"]
 
 BACKUP = "BACKUP"
-"""The list of a backup's files."""
+"""The file that lists the files of a backup."""
 UNFINISHED = "UNFINISHED"
-"""Held locked while a backup is made."""
+"""The lock file of a backup in progress."""
 
 
 def is_data_directory(fs: FileSystem, directory: str) -> bool:
-    """Has a node had its data there? Its lock may be missing, as in a copy."""
+    """Is it the data directory of a node? A copy may lack the lock file."""
     names = (LOCK, "definitions", "topics", "blobs")
     return any(fs.exists(f"{directory}/{name}") for name in names)
 
 
 def check_no_backup(fs: FileSystem, directory: str) -> None:
-    """Raise `IsABackup` if a directory is a backup, finished or not."""
+    """Raise `IsABackup` if a directory is a backup, complete or not."""
     if any(fs.exists(f"{directory}/{name}") for name in (BACKUP, UNFINISHED)):
         raise IsABackup(directory)

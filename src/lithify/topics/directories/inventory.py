@@ -1,11 +1,11 @@
-"""Which topics have a log, written down outside of their directories.
+"""The inventory: which topics have a log, recorded outside of their directories.
 
     DIRECTORY/inventory
 
-A topic whose directory is gone looks like one that was never used. This list tells them apart: a
-topic, or partition of one, that is in it and has no log has lost it, and is not served.
+Without it, a topic whose directory was lost looks like one that was never used. A topic or
+partition that is in the inventory and has no log has lost it, and is not served.
 
-The file has checked lines (`fs/checked_lines.py`). The first has the version, each other one says
+The file has checked lines (`fs/checked_lines.py`). The first has the version; each other line says
 that a topic has a log, or that it was deleted:
 
     {"version":1}
@@ -14,19 +14,19 @@ that a topic has a log, or that it was deleted:
 
 The order of the steps, each durable before the next one:
 
-1. Create: make the log, add it to the list, use it. A crash in between leaves a log that is not in
-   the list, in which nothing is acknowledged; it is added when it is opened.
-2. Delete: write the mark `DELETED`, remove the definition, remove it from the list, remove the
-   files (`topic_directories.py`). A crash in between leaves the mark, by which the next open goes
-   on.
+1. Create: create the log, add it to the inventory, use it. A crash in between leaves a log that is
+   not in the inventory, in which nothing is acknowledged; the next open of the topic adds it.
+2. Delete: write the mark `DELETED`, remove the definition, remove it from the inventory, remove the
+   files (`topic_directories.py`). A crash in between leaves the mark, and the next open resumes the
+   deletion.
 
-A change appends its lines and syncs the file: it does not depend on how many topics there are. When
-more than half of the lines are of no use the file is replaced by one without them. So it is after
-an append that failed: nobody knows what that left.
+A change appends its lines and syncs the file, so its cost does not depend on the number of topics.
+When more than half of the lines are obsolete, the file is replaced by one without them. It is also
+replaced after a failed append, whose effect on the file is unknown.
 
-A data directory without the file gets one from the directories that are found. One that is damaged,
-unreadable or of a newer version is set aside and replaced in the same way; lines that are intact
-and whose topics are defined count as well. `topic_directories.py` does both, when it opens.
+If a data directory has no inventory, it is built from the directories found. A file that is
+damaged, unreadable or of a newer version is set aside and rebuilt in the same way, together with
+its intact lines whose topics are defined. `topic_directories.py` does both when it opens.
 
 Any thread may call; a change waits for the disk.
 """
@@ -56,31 +56,32 @@ __all__ = ["INVENTORY", "Inventory", "read_inventory"]
 
 INVENTORY = "inventory"
 VERSION = 1
-USELESS_LINES_MAX = 1000
-"""Kept in any case, so that a node with few topics does not replace the file all the time."""
+OBSOLETE_LINES_MAX = 1000
+"""Obsolete lines that are always allowed, so that a node with few topics rarely replaces the
+file."""
 
 _PARTITION = re.compile(r"(.+)-partition-\d{1,6}")
 _HEAD = encode_line(json.dumps({"version": VERSION}, separators=(",", ":")))
 
 
 class Inventory:
-    """The list of one data directory; one process changes it."""
+    """The inventory of one data directory; one process changes it."""
 
     def __init__(self, fs: FileSystem, path: str, events: EventSink) -> None:
-        """Read the list; a file that cannot be used is set aside."""
+        """Read the file; a damaged one is set aside."""
         self._fs = fs
         self._path = path
         self._lock = threading.Lock()
         self._names: set[str] = set()
         self._partitions: dict[str, set[str]] = {}
-        """By the name of the whole topic."""
+        """Partitions by the name of the partitioned topic."""
         self._lines = 0
         self.found = fs.exists(path)
-        """Is there a file that can be used?"""
+        """Is there a usable file?"""
         self.damaged = False
-        """Is there one that cannot be used?"""
+        """Was the file damaged, unreadable or of a newer version?"""
         self._is_torn = False
-        """Does the file have to be replaced before a line is appended?"""
+        """Must the file be replaced before the next append? Set after a failed write."""
         if not self.found:
             return
         try:
@@ -103,36 +104,36 @@ class Inventory:
             return [TopicName.parse(name) for name in sorted(self._names)]
 
     def names_of(self, name: TopicName) -> list[TopicName]:
-        """The topic and its partitions, as far as they have logs; however many others there are."""
+        """The topic and its partitions that have logs; does not scan other topics."""
         text = str(name)
         with self._lock:
-            found = {text} & self._names | self._partitions.get(text, set())
-        return [TopicName.parse(each) for each in sorted(found)]
+            names = {text} & self._names | self._partitions.get(text, set())
+        return [TopicName.parse(each) for each in sorted(names)]
 
     def write(self, names: Collection[TopicName]) -> None:
-        """Replace the file by one that has these and no others."""
+        """Replace the file by one with exactly these names."""
         with self._lock:
             self._replace({str(name) for name in names})
 
     def add(self, names: Collection[TopicName]) -> None:
-        """These have logs; durable when it returns."""
+        """Add topics that have logs; durable when it returns."""
         with self._lock:
             new = [name for name in dict.fromkeys(map(str, names)) if name not in self._names]
             if new:
                 self._change("has", new)
 
     def remove(self, names: Collection[TopicName]) -> None:
-        """These have no logs any more; durable when it returns."""
+        """Remove topics; durable when it returns."""
         with self._lock:
-            gone = [name for name in map(str, names) if name in self._names]
-            # A line that failed to be written may be there after all.
-            if gone or (self._is_torn and self.found):
-                self._change("deleted", gone)
+            removed = [name for name in map(str, names) if name in self._names]
+            # A failed append may have written its line.
+            if removed or (self._is_torn and self.found):
+                self._change("deleted", removed)
 
     def _change(self, what: str, names: list[str]) -> None:
-        left = len(self._names) + (len(names) if what == "has" else -len(names))
+        remaining = len(self._names) + (len(names) if what == "has" else -len(names))
         lines = self._lines + len(names)
-        if not self.found or self._is_torn or lines > 2 * left + USELESS_LINES_MAX:
+        if not self.found or self._is_torn or lines > 2 * remaining + OBSOLETE_LINES_MAX:
             changed = self._names.union if what == "has" else self._names.difference
             self._replace(changed(names))
             return
@@ -160,7 +161,7 @@ class Inventory:
 
     def _replace(self, names: set[str]) -> None:
         data = b"".join([_HEAD, *(encode_line(_row("has", name)) for name in sorted(names))])
-        # Also if the rename succeeds and its sync fails.
+        # Stays set if the rename succeeds and its sync fails.
         self._is_torn = True
         try:
             write_atomic(self._fs, self._path, data)
@@ -172,9 +173,9 @@ class Inventory:
 
 
 def read_inventory(fs: FileSystem, path: str) -> set[str]:
-    """The names in the list of a data directory that another process may have open.
+    """The names in the inventory of a data directory that another process may have open.
 
-    What cannot be read counts as empty, because only its owner replaces it.
+    An unreadable file counts as empty, because only its owner may replace it.
     """
     if not fs.exists(path):
         return set()
@@ -185,13 +186,13 @@ def read_inventory(fs: FileSystem, path: str) -> set[str]:
 
 
 def _by_whole(names: Iterable[str]) -> dict[str, set[str]]:
-    """Those that are partitions, by the name of the whole topic."""
-    found = defaultdict(set)
+    """The partitions among the names, by the name of the partitioned topic."""
+    partitions = defaultdict(set)
     for name in names:
         match = _PARTITION.fullmatch(name)
         if match:
-            found[match[1]].add(name)
-    return dict(found)
+            partitions[match[1]].add(name)
+    return dict(partitions)
 
 
 def _row(what: str, name: str) -> str:
@@ -199,7 +200,7 @@ def _row(what: str, name: str) -> str:
 
 
 def _parse(data: bytes, path: str) -> tuple[set[str], int, int]:
-    """The names, how many lines say so, and where the last whole one ends."""
+    """(names, number of lines after the head, end of the last complete line)."""
     lines, end = parse_lines(data, path)
     if not lines:
         raise DamagedFile(path, 0, "has no lines")
@@ -214,7 +215,7 @@ def _parse(data: bytes, path: str) -> tuple[set[str], int, int]:
 
 
 def _intact(data: bytes, path: str) -> set[str]:
-    """The names of a damaged file, by the lines of it that are whole."""
+    """The names of a damaged file, from its intact lines."""
     names: set[str] = set()
     for line in data.splitlines(keepends=True):
         with suppress(DamagedFile):

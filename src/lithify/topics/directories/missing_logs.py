@@ -1,7 +1,7 @@
-"""Topics whose log is gone, as far as checks have found since the start; for health.
+"""The topics whose log is missing, as found by checks since the start; for health reports.
 
-A topic leaves the list when its log is back, or when it is neither defined nor in the inventory.
-Any thread.
+A topic is removed from the list when its log is back, or when it is neither defined nor in the
+inventory. Any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MissingLogs"]
 
 NAMED_MAX = 100
-"""Topics that are named; each is reported once."""
+"""Maximum number of topics in the list; each is logged once."""
 
 log = get_logger("lithify.topics")
 
@@ -35,19 +35,19 @@ class MissingLogs:
         self._reasons: dict[TopicName, str] = {}
 
     def check(self, name: TopicName) -> bool:
-        """Has a topic a log? Raises `MissingLog` if it has none although it had one."""
+        """Does a topic have a log? Raises `MissingLog` if it had one and has none."""
         try:
-            found = self._directories.check_log(name)
+            has_log = self._directories.check_log(name)
         except MissingLog as error:
             if name not in self._reasons and len(self._reasons) < NAMED_MAX:
                 self._reasons[name] = str(error)
                 log.warning("the log of a topic is missing", topic=str(name), reason=str(error))
             raise
         self._reasons.pop(name, None)
-        return found
+        return has_log
 
     def reasons(self) -> tuple[str, ...]:
-        """Why each is known to be gone, checked again. Waits for the disk."""
+        """The reason for each missing log, after another check. Waits for the disk."""
         listed = self._directories.is_listed
         for name in tuple(self._reasons):
             if not defines(self._definitions.current, name) and not listed(name):

@@ -1,14 +1,14 @@
-"""The directories of a node's topics: which belong to a topic, which may go, which are set aside.
+"""The directories of the topics of a node: serve, delete or set aside.
 
     ROOT/TENANT/NAMESPACE/TOPIC         and ROOT/TENANT/NAMESPACE/TOPIC-partition-3
 
-`unclaimed.py` tells what a directory is; here it is acted on. Data is removed in one place,
-`remove`, and only by a mark about exactly that data (`log/directory_marks.py`).
+`unclaimed.py` classifies a directory; this module acts on the result. Data is deleted in one place,
+`remove`, and only if a mark names exactly that data (`log/directory_marks.py`).
 
-`inventory.py` tells which topics have logs. One without it is **missing**: it is not served and no
-topic is created in its place until its files are put back or somebody deletes it.
+`inventory.py` records which topics have logs. A topic in it without a log is **missing**: it is not
+served, and no topic is created in its place until its files are copied back or it is deleted.
 
-Whoever calls holds the claims of the topics (`topics/topics.py`); all wait for the disk.
+The caller holds the claims of the topics (`topics/topics.py`); all methods wait for the disk.
 """
 
 from __future__ import annotations
@@ -56,37 +56,37 @@ if TYPE_CHECKING:
 __all__ = ["MissingTopic", "TopicDirectories"]
 
 NAMED_MAX = 10
-"""Unclaimed topics that one line of the log names."""
+"""Maximum number of unclaimed topics listed in one log line."""
 
 log = get_logger("lithify.topics")
 
 
 @dataclass(frozen=True, slots=True)
 class MissingTopic:
-    """A topic or partition that had a log, which is gone."""
+    """A topic or partition whose log is missing."""
 
     name: TopicName
     directory: str
     defined: bool
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Encode as a JSON row."""
         return {"topic": str(self.name), "directory": self.directory, "defined": self.defined}
 
 
 class TopicDirectories:
-    """See the module."""
+    """The topic directories of one node."""
 
     def __init__(
         self, fs: FileSystem, root: str, definitions: DefinitionsFile, inventory: Inventory
     ) -> None:
-        """Finish what was interrupted, and set aside what no definition explains."""
+        """Finish interrupted deletions and restores, and set unclaimed directories aside."""
         self._fs = fs
         self._root = root
         self._definitions = definitions
         self._inventory = inventory
         self.unclaimed: dict[TopicName, UnclaimedTopic] = {}
-        """What the last look at the disk has found."""
+        """The unclaimed topics in the last scan."""
         self._settle()
 
     def path(self, name: TopicName) -> str:
@@ -94,18 +94,18 @@ class TopicDirectories:
         return f"{self._root}/{name.path}"
 
     def is_deleted(self, name: TopicName) -> bool:
-        """Is a topic marked as deleted?"""
+        """Does a valid mark say that a topic is deleted?"""
         return deletion_of(self._fs, self._root, name) is not None
 
     # --- logs -------------------------------------------------------------------------------
 
     def check_log(self, name: TopicName) -> bool:
-        """Has a topic a log? Raises `MissingLog` if it has none although it had one."""
+        """Does a topic have a log? Raises `MissingLog` if it had one and has none."""
         if self._has_log(name):
             return True
         path = self.path(name)
         manifest = f"{path}/log/{MANIFEST}"
-        # All are made after the log.
+        # These are created after the log.
         for each in (f"cursors/{MANIFEST}", "producers"):
             if self._fs.exists(f"{path}/{each}"):
                 raise MissingLog(manifest, str(name), f"{name} has {each}")
@@ -118,7 +118,7 @@ class TopicDirectories:
         return self._fs.exists(f"{self.path(name)}/log/{MANIFEST}")
 
     def check_root(self, name: TopicName) -> None:
-        """Raise `MissingLog` if the directories of all topics are gone, as of an unmounted disk."""
+        """Raise `MissingLog` if the directories of all topics are missing: an unmounted disk."""
         definitions = self._definitions.current
         if definitions.logs and definitions.topics and not self._has_directories():
             raise MissingLog(self._root, str(name), "the definitions say that topics have logs")
@@ -129,39 +129,41 @@ class TopicDirectories:
         )
 
     def note_log(self, name: TopicName, *, is_new: bool) -> None:
-        """A topic has a log: from now on it must be there. Raises `WriteFailed` for a new one."""
+        """Record that a topic has a log. Raises `WriteFailed` only for a new one."""
         try:
             self._inventory.add([name])
         except WriteFailed as error:
             if is_new:
                 raise
-            # It may hold what is needed, also on a disk that is full. The next open notes it.
-            log.warning("the list of topics cannot be written", topic=str(name), reason=str(error))
+            # Serve an existing log even if the disk is full. The next open records it.
+            log.warning(
+                "the inventory of topics cannot be written", topic=str(name), reason=str(error)
+            )
         if not self._definitions.current.logs:
-            # If the disk refuses it, the next topic that is opened notes it.
+            # If the write fails, the next topic that is opened records it.
             with suppress(WriteFailed):
                 self._definitions.change(lambda d: replace(d, logs=True))
 
     def note_logs(self, names: Collection[TopicName]) -> None:
-        """The same of topics that were adopted, as far as they have logs."""
+        """Record the logs of adopted topics, of those that have one."""
         for name in names:
             if self._has_log(name):
                 self.note_log(name, is_new=False)
 
     def forget_log(self, name: TopicName) -> None:
-        """The log of a topic that is not in use is to be removed, and nothing in it counts."""
+        """Remove a topic that is not in use from the inventory, before its log is deleted."""
         self._inventory.remove([name])
 
     def is_listed(self, name: TopicName) -> bool:
-        """Had a topic or partition a log when this was last known?"""
+        """Is a topic or partition in the inventory?"""
         return name in self._inventory
 
     def listed(self) -> list[TopicName]:
-        """Topics and partitions that had logs when this was last known."""
+        """The topics and partitions in the inventory."""
         return self._inventory.names()
 
     def missing(self) -> list[MissingTopic]:
-        """Topics and partitions that had logs and have none."""
+        """The topics and partitions in the inventory without a log."""
         definitions = self._definitions.current
         return [
             MissingTopic(name, self.path(name), defines(definitions, name))
@@ -170,24 +172,24 @@ class TopicDirectories:
         ]
 
     def lost(self, name: TopicName) -> TopicDefinition | None:
-        """What a topic was that has neither a definition nor any directory, if it is known."""
-        found = self._inventory.names_of(name)
-        if not found or any(self._fs.exists(self.path(each)) for each in found):
+        """The definition, by the inventory, of a topic that has no directory; None if unknown."""
+        names = self._inventory.names_of(name)
+        if not names or any(self._fs.exists(self.path(each)) for each in names):
             return None
-        parts = [each.partition + 1 for each in found if each != name]
+        parts = [each.partition + 1 for each in names if each != name]
         return TopicDefinition(max(parts, default=0))
 
     # --- creating ---------------------------------------------------------------------------
 
     def check_new(self, name: TopicName) -> None:
-        """Raise unless a new topic can be created; one that is missing is not replaced."""
+        """Raise unless a new topic can be created; a missing topic is not replaced."""
         self.check_free(name)
         if name in self._inventory:
             manifest = f"{self.path(name)}/log/{MANIFEST}"
             raise MissingLog(manifest, str(name), f"{INVENTORY} has it")
 
     def check_free(self, name: TopicName) -> None:
-        """Raise `UnclaimedDirectory` if there is data where a new topic would have its own."""
+        """Raise `UnclaimedDirectory` if the directory of a new topic already has data."""
         path = self.path(name)
         if name in self.unclaimed:
             raise _conflict(name, name, self.unclaimed[name].directories[0])
@@ -195,7 +197,7 @@ class TopicDirectories:
             return
         deletion = deletion_of(self._fs, self._root, name)
         if deletion is not None:
-            # A deletion that did not come to its end.
+            # Finish an interrupted deletion.
             self.remove(name, deletion)
         elif is_creating(self._fs, path):
             remove_created(self._fs, path)
@@ -209,10 +211,10 @@ class TopicDirectories:
     # --- deleting ---------------------------------------------------------------------------
 
     def mark_deleted(self, name: TopicName, parts: Collection[TopicName], now_ms: int) -> Deletion:
-        """Decide, durably, that a topic and its partitions are deleted.
+        """Mark a topic and its partitions as deleted, durably.
 
-        A log that the definition does not explain is not named, and stays. Without any directory
-        there is nothing to mark.
+        The mark does not name logs that the definition does not explain; they are kept. Without any
+        directory no mark is written.
         """
         places = {part: "" if part == name else _last(part) for part in {name, *parts}}
         definitions = self._definitions.current
@@ -238,14 +240,14 @@ class TopicDirectories:
         return deletion
 
     def unmark(self, name: TopicName) -> None:
-        """Take the decision back; its definition is still there."""
+        """Remove the mark of a topic, which is still defined."""
         clear_mark(self._fs, self.path(name), DELETED)
 
     def remove(self, name: TopicName, deletion: Deletion) -> None:
-        """Remove what a mark names: the partitions first, the mark last."""
+        """Delete the logs that a mark names: the partitions first, the mark last."""
         own = self.path(name)
         above = own.rpartition("/")[0]
-        # Before the mark goes: without it the topic would count as missing.
+        # Before the mark is removed: without the mark the topic would count as missing.
         space = name.path.rpartition("/")[0]
         self._inventory.remove(
             [TopicName.from_path(f"{space}/{each}") if each else name for each in deletion.logs]
@@ -254,71 +256,74 @@ class TopicDirectories:
             remove_tree(self._fs, f"{above}/{place}")
         if self._fs.exists(own):
             try:
-                # No partition may outlive the mark that explains why it is to go.
+                # The removal of the partitions must be durable before that of the mark.
                 self._fs.sync_dir(above)
             except OSError as error:
                 raise WriteFailed(above, error) from error
             if "" in deletion.logs:
                 remove_deleted(self._fs, own)
                 return
-            # The directory was made for the mark, or holds a log that is not deleted.
+            # The directory was created for the mark, or has a log that is kept.
             clear_mark(self._fs, own, DELETED)
             if is_empty(self._fs, own):
                 remove_tree(self._fs, own)
 
-    # --- what no definition explains --------------------------------------------------------
+    # --- scans ------------------------------------------------------------------------------
 
     def scan(self) -> dict[TopicName, UnclaimedTopic]:
-        """Find unclaimed topics again."""
+        """Scan the disk for unclaimed topics."""
         definitions = self._definitions.current
-        found = scan_topics(self._fs, self._root, definitions)
-        self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
+        scanned = scan_topics(self._fs, self._root, definitions)
+        self.unclaimed = group_unclaimed(self._fs, self._root, scanned.unclaimed, definitions)
         return self.unclaimed
 
     def _settle(self) -> None:
-        found = scan_topics(self._fs, self._root, self._definitions.current)
-        for name, deletion in found.deleted.items():
+        scanned = scan_topics(self._fs, self._root, self._definitions.current)
+        for name, deletion in scanned.deleted.items():
             self._definitions.change(partial(Definitions.without_topic, name=name))
             self.remove(name, deletion)
         definitions = self._definitions.current
-        for name in found.unfinished:
+        for name in scanned.unfinished:
             if defines(definitions, name) and not is_restoring(self._fs, self.path(name)):
                 clear_mark(self._fs, self.path(name), CREATING)
             else:
                 remove_created(self._fs, self.path(name))
-        for name in found.empty:
+        for name in scanned.empty:
             with suppress(WriteFailed):
                 remove_tree(self._fs, self.path(name))
-        self._take_stock(found)
-        if found.deleted:
-            # A deletion may leave a log that it does not name.
+        self._update_inventory(scanned)
+        if scanned.deleted:
+            # A deletion may leave a log that its mark does not name.
             self.scan()
         else:
-            self.unclaimed = group_unclaimed(self._fs, self._root, found.unclaimed, definitions)
+            self.unclaimed = group_unclaimed(self._fs, self._root, scanned.unclaimed, definitions)
         if self.unclaimed:
             log.warning(
-                "directories of topics that no definition explains are set aside and not served: "
+                "unclaimed directories of topics without a definition are set aside and not "
+                "served: "
                 "see 'lithify topics list --unclaimed' and 'lithify topics adopt'",
                 definitions="found" if self._definitions.found else "MISSING",
                 topics=len(self.unclaimed),
                 first=", ".join(str(name) for name in list(self.unclaimed)[:NAMED_MAX]),
             )
 
-    def _take_stock(self, found: FoundDirectories) -> None:
-        """Put the logs that are there into the inventory, and report those that are not."""
+    def _update_inventory(self, scanned: FoundDirectories) -> None:
+        """Add the logs found to the inventory, or rebuild it if there is none."""
         definitions = self._definitions.current
         known = self._inventory.names()
-        new = [each for each in found.served if each not in self._inventory and self._has_log(each)]
+        new = [
+            each for each in scanned.served if each not in self._inventory and self._has_log(each)
+        ]
         try:
             if self._inventory.found:
                 self._inventory.add(new)
             elif not (definitions.logs and definitions.topics) or self._has_directories():
-                # Otherwise the directories are gone: what is found now is not all there is.
+                # Otherwise all directories are missing, and the scan is not complete.
                 names = [*new, *(name for name in known if defines(definitions, name))]
                 if names or self._inventory.damaged:
                     self._inventory.write(names)
         except WriteFailed as error:
-            log.warning("the list of topics cannot be written", reason=str(error))
+            log.warning("the inventory of topics cannot be written", reason=str(error))
 
 
 def _conflict(name: TopicName, adopt: TopicName, directory: str) -> UnclaimedDirectory:

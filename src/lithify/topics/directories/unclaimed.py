@@ -1,23 +1,23 @@
-"""Directories of topics that no definition explains: found, listed, adopted.
+"""Unclaimed directories: topic directories without a definition, found, listed and adopted.
 
-Definitions may be older than the directories, or missing; a directory may have been put back from a
-backup. None of that says that data may go. At open every directory of a topic is one of these:
+Definitions may be older than the directories, or missing; a directory may have been copied back
+from a backup. None of that permits a deletion. At open every directory of a topic is one of these:
 
-1. defined: it is served. A partitioned topic has logs in the directories of its partitions only: a
-   log in its own directory is of another topic of that name, and unclaimed.
-2. marked `DELETED` for the log that it holds (`log/directory_marks.py`): a deletion was
-   interrupted, and is finished, also if definitions from before the deletion know the topic.
-3. marked `CREATING` and not defined: a restore was interrupted, nothing of it was acknowledged.
-   Removed. If it is defined, only the mark is left over, unless the mark says that the definition
-   was there before the restore: then it is removed too.
-4. empty: the last step of a removal was interrupted. Removed.
-5. **unclaimed**: left as it is and reported. Nothing of it is served and no topic is created in its
-   place until somebody adopts it or moves it away.
+1. defined: it is served. Only the partitions of a partitioned topic have logs. A log in its own
+   directory belongs to another topic of that name, and is unclaimed.
+2. marked `DELETED` for the log that it contains (`log/directory_marks.py`): a deletion was
+   interrupted. It is finished, even if definitions from before the deletion have the topic.
+3. marked `CREATING` and not defined: a restore was interrupted, and nothing in it was acknowledged.
+   It is removed. If it is defined, only the mark is a leftover, unless the mark says that the
+   definition existed before the restore: then the directory is removed too.
+4. empty: the last step of a removal was interrupted. It is removed.
+5. **unclaimed**: it is not changed, and reported. It is not served, and no topic is created in its
+   place until an administrator adopts it or moves it away.
 
-Adopting defines a topic from its directories. Messages, subscriptions and schemas are in them. The
-number of partitions is that of the highest directory. Deduplication is switched on where the
-directory knows producers. All other settings are lost with the definition: retention is set to
-keep everything, so that nothing goes by a default that its owner never chose.
+Adoption defines a topic from its directories, which contain messages, subscriptions and schemas.
+The number of partitions follows from the highest partition. Deduplication is switched on if the
+directory has producers. All other settings are lost with the definition; retention is set to keep
+everything, so that no default deletes data.
 
 For `topics/topics.py`; a scan waits for the disk.
 """
@@ -52,22 +52,22 @@ __all__ = [
 ]
 
 KEPT_SETTINGS = {"retention_ms": -1, "retention_bytes": -1, "message_ttl_ms": 0}
-"""Of an adopted topic."""
+"""The settings of an adopted topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedTopic:
-    """A topic that could be adopted."""
+    """A topic without a definition, for adoption."""
 
     name: TopicName
     partitions: tuple[int, ...]
-    """Those that have directories; none of a topic without partitions."""
+    """The partitions that have directories; empty for a topic without partitions."""
     directories: tuple[str, ...]
     problem: str = ""
-    """Why it cannot be adopted; empty if it can."""
+    """Why it cannot be adopted; empty if it can be."""
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Encode as a JSON row."""
         return {
             "topic": str(self.name),
             "partitions": len(self.partitions),
@@ -78,20 +78,20 @@ class UnclaimedTopic:
 
 @dataclass(frozen=True, slots=True)
 class FoundDirectories:
-    """The directories of a data directory's topics that are not simply in use."""
+    """The result of a scan: the topics of each kind of directory."""
 
     deleted: dict[TopicName, Deletion]
     unfinished: tuple[TopicName, ...]
     """Marked `CREATING`, defined or not."""
     empty: tuple[TopicName, ...]
-    """And not defined."""
+    """Empty directories without a definition."""
     unclaimed: tuple[TopicName, ...]
     served: tuple[TopicName, ...]
-    """Topics and partitions as their definitions say."""
+    """Topics and partitions with a definition."""
 
 
 def defines(definitions: Definitions, name: TopicName) -> bool:
-    """Is it a topic, or a partition of one?"""
+    """Is it a defined topic, or a partition of one?"""
     topics = definitions.topics
     if str(name) in topics:
         return True
@@ -100,15 +100,15 @@ def defines(definitions: Definitions, name: TopicName) -> bool:
 
 
 def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
-    """Is the directory of a topic or partition what its definition says?"""
-    found = definitions.topics.get(str(name))
-    if found is not None and found.partitions:
+    """Does the directory of a topic or partition match a definition?"""
+    definition = definitions.topics.get(str(name))
+    if definition is not None and definition.partitions:
         return not fs.exists(f"{root}/{name.path}/log")
     return defines(definitions, name)
 
 
 def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> FoundDirectories:
-    """Look at every directory below `root`; changes nothing."""
+    """Classify every directory below `root`; changes nothing."""
     deleted: dict[TopicName, Deletion] = {}
     unfinished, empty, undefined, served = [], [], [], []
     for name in _names(fs, root):
@@ -124,31 +124,33 @@ def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> FoundDir
             empty.append(name)
         else:
             undefined.append(name)
-    gone = {f"{root}/{_beside(name, each)}" for name, d in deleted.items() for each in d.logs}
-    unclaimed = [name for name in undefined if f"{root}/{name.path}" not in gone]
+    deleted_paths = {
+        f"{root}/{_beside(name, each)}" for name, d in deleted.items() for each in d.logs
+    }
+    unclaimed = [name for name in undefined if f"{root}/{name.path}" not in deleted_paths]
     return FoundDirectories(
         deleted, tuple(unfinished), tuple(empty), tuple(unclaimed), tuple(served)
     )
 
 
 def deletion_of(fs: FileSystem, root: str, name: TopicName) -> Deletion | None:
-    """The mark in a topic's directory, if it is about the logs that are there."""
-    found = read_deletion(fs, f"{root}/{name.path}")
-    if found is None or found.name != str(name):
+    """The mark in the directory of a topic, if it names the logs that exist."""
+    deletion = read_deletion(fs, f"{root}/{name.path}")
+    if deletion is None or deletion.name != str(name):
         return None
-    for place in found.logs:
-        if not found.covers(place, log_id_in(fs, f"{root}/{_beside(name, place)}/log")):
+    for place in deletion.logs:
+        if not deletion.covers(place, log_id_in(fs, f"{root}/{_beside(name, place)}/log")):
             return None
-    return found
+    return deletion
 
 
 def _beside(name: TopicName, place: str) -> str:
-    """The path of a directory that a mark in the topic's own directory names."""
+    """The path of a directory that the mark of a topic names."""
     return f"{name.path.rpartition('/')[0]}/{place}" if place else name.path
 
 
 def _names(fs: FileSystem, root: str) -> Iterator[TopicName]:
-    """The topics that have directories; a name that is none of ours is left alone."""
+    """The topics that have directories; skips paths that are not those of a topic."""
     for tenant in _directories(fs, root):
         for namespace in _directories(fs, f"{root}/{tenant}"):
             for local in _directories(fs, f"{root}/{tenant}/{namespace}"):
@@ -170,29 +172,32 @@ def _directories(fs: FileSystem, path: str) -> list[str]:
 def group_unclaimed(
     fs: FileSystem, root: str, names: tuple[TopicName, ...], definitions: Definitions
 ) -> dict[TopicName, UnclaimedTopic]:
-    """The directories by topic: those of partitions together."""
+    """Group unclaimed directories by topic: the partitions of a topic together."""
     with_logs = {name for name in names if fs.exists(f"{root}/{name.path}/log")}
     groups: dict[TopicName, list[TopicName]] = {}
     for name in names:
         whole = name.whole
         known = definitions.topics.get(str(whole))
-        # A log of its own makes the whole a topic without partitions, and so does its definition.
+        # The definition decides whether a topic has partitions; without one, a log of its own
+        # means that it has none.
         stands_alone = not known.partitions if known is not None else whole in with_logs
         groups.setdefault(name if stands_alone else whole, []).append(name)
     return {
         topic: UnclaimedTopic(
             topic,
-            tuple(sorted(each.partition for each in found if each != topic)),
-            tuple(f"{root}/{each.path}" for each in found),
-            _problem(root, topic, found, definitions),
+            tuple(sorted(each.partition for each in members if each != topic)),
+            tuple(f"{root}/{each.path}" for each in members),
+            _problem(root, topic, members, definitions),
         )
-        for topic, found in sorted(groups.items())
+        for topic, members in sorted(groups.items())
     }
 
 
-def _problem(root: str, topic: TopicName, found: list[TopicName], definitions: Definitions) -> str:
+def _problem(
+    root: str, topic: TopicName, members: list[TopicName], definitions: Definitions
+) -> str:
     known = definitions.topics.get(str(topic))
-    if known is None or topic not in found:
+    if known is None or topic not in members:
         return ""
     return (
         f"topic {topic} is defined with {known.partitions} partitions, but {root}/{topic.path} "
@@ -204,7 +209,7 @@ def _problem(root: str, topic: TopicName, found: list[TopicName], definitions: D
 def adopted(
     fs: FileSystem, topic: UnclaimedTopic, definitions: Definitions, now_ms: int
 ) -> Definitions:
-    """The definitions with the topic, and with its tenant and namespace if they are missing."""
+    """Add an unclaimed topic to the definitions, with its tenant and namespace if missing."""
     for directory in topic.directories:
         _check_log(fs, f"{directory}/log")
     name = topic.name
@@ -215,7 +220,7 @@ def adopted(
     count = topic.partitions[-1] + 1 if topic.partitions else 0
     known = definitions.topics.get(str(name))
     if known is not None:
-        # Partitions that were added after these definitions were saved.
+        # The partitions were added after these definitions were saved.
         return definitions.with_topic(name, replace(known, partitions=max(count, known.partitions)))
     settings: dict[str, Any] = dict(KEPT_SETTINGS)
     if any(fs.exists(f"{directory}/producers") for directory in topic.directories):
@@ -224,7 +229,7 @@ def adopted(
 
 
 def _check_log(fs: FileSystem, directory: str) -> None:
-    """Raise unless a directory holds the log of a topic, or none yet; damage is told as such."""
+    """Raise if a directory has a log of another kind; damage raises its own error."""
     if fs.exists(f"{directory}/{MANIFEST}"):
         kind = read_manifest(fs, directory).kind
         if kind != "topic":

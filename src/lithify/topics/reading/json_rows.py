@@ -1,18 +1,18 @@
-"""Messages as rows for JSON, read in pieces: what `tail` and the HTTP port's reader share.
+"""Messages as JSON rows, read in pages; used by `tail` and by the HTTP reader.
 
     {"id": "3:17", "publish_time_ms": …, "event_time_ms": 0, "producer": "p", "sequence_id": 4,
      "properties": {}, "key": "k", "value": "text"}
 
-What is no UTF-8 stands under `key_base64` and `value_base64` instead. A key or value that there is
-none of is null. An entry that cannot be opened is one row with its id and an `error`: it must not
-keep the rest from being read.
+Bytes that are not valid UTF-8 are in `key_base64` and `value_base64` instead. A missing key or
+value is null. An entry that cannot be decoded is one row with its id and an `error`, so that the
+rows after it can be read.
 
-1. A `ReadStart` says where to begin: an entry, and how many of its messages are left out.
-2. `read_rows` reads on from there until it has `bytes_max` bytes, and says where it stopped.
-3. `place_of_last` counts back from the end by the numbers in the log's frames.
+1. A `ReadStart` says where to begin: an entry, and the number of its messages to skip.
+2. `read_rows` reads from there until it has `bytes_max` bytes, and returns where it stopped.
+3. `place_of_last` counts back from the end by the message counts in the frames of the log.
 
-The log is pinned within a call only, so a slow reader keeps no file from being deleted; what is
-deleted before it comes is a gap to it. Nothing here changes a topic: any thread may call it.
+The log is pinned only during a call, so a slow reader does not keep files from being deleted; what
+is deleted between two calls is a gap. Nothing here changes a topic: any thread may call it.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ __all__ = [
 
 ROWS_BYTES_MAX = 2**20
 ROW_BYTES = 256
-"""What a row takes beside its key and its value, about."""
+"""Estimated size of a row without its key and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStart:
-    """The first entry to read, and how many of its messages, and those after it, to leave out."""
+    """The first entry to read, and the number of messages to skip from there."""
 
     position: int = 0
     skip: int = 0
 
 
 def place_of(text: str) -> ReadStart:
-    """The place that LEDGER:ENTRY names."""
+    """Parse LEDGER:ENTRY."""
     parts = text.split(":")
     if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
         raise InvalidInput(f"message id {text!r} must be LEDGER:ENTRY")
@@ -69,7 +69,7 @@ def place_of(text: str) -> ReadStart:
 
 
 def place_of_last(topic: Topic, count: int) -> ReadStart:
-    """Where to begin so that the last `count` messages are read, or all if there are fewer."""
+    """Where the last `count` messages begin; the first message if there are fewer."""
     if count <= 0:
         return ReadStart(topic.last_position + 1)
     first = 0
@@ -90,13 +90,12 @@ def read_rows(
     limit: int | None = None,
     bytes_max: int = ROWS_BYTES_MAX,
 ) -> tuple[list[Row], ReadStart]:
-    """(rows, where to go on): at most `limit` messages up to position `through`.
+    """(rows, where to continue): at most `limit` messages up to position `through`.
 
-    Whole entries are read, so `bytes_max` may be exceeded by one. There is nothing more for now
-    if there are no rows.
+    Whole entries are read, so the last one may exceed `bytes_max`. Without rows the end is reached.
     """
     rows: list[Row] = []
-    size_bytes, skip, at = 0, place.skip, place.position
+    size_bytes, skip, following = 0, place.skip, place.position
     limit = POSITION_MAX if limit is None else limit
     with topic.log.snapshot("tail") as snapshot:
         for entry in snapshot.read(place.position):
@@ -108,8 +107,8 @@ def read_rows(
                 elif len(rows) < limit:
                     rows.append(row)
                     size_bytes += ROW_BYTES + len(row.get("value") or row.get("value_base64") or "")
-            at = entry.position + 1
-    return rows, ReadStart(at, skip)
+            following = entry.position + 1
+    return rows, ReadStart(following, skip)
 
 
 def _rows_of(entry: LogEntry, partition: int) -> Iterator[Row]:
@@ -118,7 +117,7 @@ def _rows_of(entry: LogEntry, partition: int) -> Iterator[Row]:
 
 
 def row_of(message: Message) -> Row:
-    """A message as a row."""
+    """Encode a message as a row."""
     return {
         "id": str(message.id),
         "publish_time_ms": message.publish_time_ms,
@@ -132,7 +131,7 @@ def row_of(message: Message) -> Row:
 
 
 def bytes_or_text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """`name` has text, or nothing; what is no UTF-8 is under `name_base64` instead."""
+    """{name: text or None}, or {name_base64: …} for bytes that are not valid UTF-8."""
     try:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
@@ -140,7 +139,7 @@ def bytes_or_text(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def bytes_or_text_in(row: Row, name: str) -> bytes | None:
-    """The other way round."""
+    """The inverse of `bytes_or_text`."""
     encoded = row.get(f"{name}_base64")
     if encoded is not None:
         return base64.b64decode(encoded)

@@ -1,8 +1,8 @@
-"""Which message is the last one of a log, known without reading it.
+"""The id of the last message of a log, kept in memory so that the log need not be read.
 
-Each append leaves a note of its last message, and is one only once it may be read. So the notes of
-appends that nobody may read yet wait in line. Where there is no note, after an open or a failed
-write, the last entry is read, once.
+Each append records the id of its last message, which becomes readable only when the append is
+visible. Until then the record is queued. Without a record, after an open or a failed write, the
+last entry is read once.
 
 One thread at a time; owned by the topic.
 """
@@ -25,33 +25,34 @@ __all__ = ["LastMessageId"]
 
 
 class LastMessageId:
-    """The end of one log."""
+    """The last message id of one log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._known = (NO_POSITION, -1)
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._pending: deque[tuple[int, int]] = deque()
+        """Records of appends that are not visible yet."""
 
     def appended(self, position: int, messages: int, flags: int) -> None:
-        """Note the last entry of an append."""
-        self._waiting.append((position, messages - 1 if flags & FLAG_BATCH else -1))
-        self._take_notes()
+        """Record the last entry of an append."""
+        self._pending.append((position, messages - 1 if flags & FLAG_BATCH else -1))
+        self._take_visible()
 
-    def _take_notes(self) -> None:
+    def _take_visible(self) -> None:
         last = self._log.last_position
-        while self._waiting and self._waiting[0][0] <= last:
-            self._known = self._waiting.popleft()
+        while self._pending and self._pending[0][0] <= last:
+            self._known = self._pending.popleft()
 
     def finding_last(self) -> Steps[tuple[int, int]]:
         """(position, index in its batch or -1) of the last message; (-1, -1) if there is none."""
-        self._take_notes()
+        self._take_visible()
         last = self._log.last_position
         if last < self._log.manifest.segments[0].first_position:
-            # All there was is gone from the log.
+            # All entries were trimmed from the log.
             return NO_POSITION, -1
         if self._known[0] != last:
             index = yield DiskCall(self, lambda: partial(self._read, last))
-            # Others may have been appended meanwhile, and noted.
+            # Appends during the read may have recorded a later one.
             self._known = max(self._known, (last, index))
         return self._known
 

@@ -1,18 +1,18 @@
-"""The newest message of one key, found by key indexes instead of a scan.
+"""Finds the newest message of one key by key indexes, without a scan of the log.
 
-1. Hash the key; its bucket is known from that.
-2. Of every segment above the horizon, and of every segment of the view at or below it, read this
-   one bucket of the key index, newest segment first. What a dead set names does not count. In a
-   topic in the order of publishing, the first segment that has the key has the answer; by event
-   time all are looked at. A segment without an index gets it.
-3. The rows of the active segment, which has none, are kept in memory and read on when asked again.
-4. Read the one entry. A tombstone, or a key that nobody has, is None.
+1. Hash the key; the hash determines its bucket.
+2. Read this one bucket of the key index of every segment above the horizon, and of every segment of
+   the view at or below it, newest segment first. Ignore rows that a dead set lists. In a topic in
+   publish order, the first segment that has the key has the result; in event-time order all
+   segments are searched. A segment without an index gets one.
+3. The active segment has no index. Its rows are kept in memory and extended by the next lookup.
+4. Read the entry. For a tombstone, or a key without messages, the result is None.
 
-The last chunk of a chunked message stands for it; the chunks before it are found by the same rows.
-Some of them may have been sent more than once, and an earlier message may have had the same uuid.
-One of which a chunk was trimmed with the log is nobody's any more: None.
+The last chunk of a chunked message represents the message; the same rows locate the chunks before
+it. Some chunks may have been sent more than once, and an earlier message may have had the same
+uuid. If a chunk was trimmed with the log, the message is incomplete: the result is None.
 
-Memory: a bucket of one segment, and the rows of the active segment as long as it is active.
+Memory: one bucket of one segment, and the rows of the active segment while it is active.
 
 One thread at a time; owned by the topic. May wait for the disk.
 """
@@ -59,7 +59,7 @@ _COLUMNS = ("hash_high", "hash_low", "position", "slot", "flags", "event_ms", "g
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Candidate:
     event_ms: int
     position: int
     slot: int
@@ -68,23 +68,23 @@ class _Found:
 
 
 class NewestOfKey:
-    """Finds messages of one topic by key."""
+    """Key lookups in one topic."""
 
     def __init__(self, fs: FileSystem, log: Log) -> None:
         self._fs = fs
         self._log = log
         self._active: tuple[int, int, SegmentRows] | None = None
-        """(segment, first position that is not in yet, rows) of the active segment."""
+        """(segment, first position that is not in the rows, rows) of the active segment."""
 
     def newest(self, key: bytes, *, by_event_time: bool, partition: int = -1) -> Message | None:
-        """The newest message of a key; None if there is none, or it is a tombstone."""
+        """The newest message of a key; None if there is none or it is a tombstone."""
         with self._log.snapshot("look-up") as snapshot:
-            best: _Found | None = None
+            best: _Candidate | None = None
             for rows in self._sources(snapshot, key, by_event_time=by_event_time):
-                found = _winner(rows, by_event_time=by_event_time)
-                # Segments come newest first, so of equal times the one that is there stays.
-                if found is not None and (best is None or found.event_ms > best.event_ms):
-                    best = found
+                candidate = _newest_in(rows, by_event_time=by_event_time)
+                # Segments come newest first, so of equal times the first candidate wins.
+                if candidate is not None and (best is None or candidate.event_ms > best.event_ms):
+                    best = candidate
                 if best is not None and not by_event_time:
                     break
             if best is None or best.flags & TOMBSTONE:
@@ -93,7 +93,8 @@ class NewestOfKey:
                 sources = self._sources(snapshot, key, by_event_time=by_event_time)
                 return _chunked(snapshot, [*_parts_of(best, sources), best.position], partition)
             entry = snapshot.get(best.position, compacted=True)
-            # A segment may reach above the horizon: what was judged in it is in the view, or gone.
+            # A segment may span the horizon: entries of it below the horizon are in the view or
+            # deleted.
             return None if entry is None else _message(entry, best.slot, partition)
 
     def _sources(self, snapshot: Snapshot, key: bytes, *, by_event_time: bool) -> Iterator[KeyRows]:
@@ -128,7 +129,7 @@ def _sealed_rows(task: IndexTask, high: int, low: int) -> KeyRows:
     try:
         rows, _ = read_rows(task, bucket, bucket + 1, _COLUMNS)
     except (Corrupt, UnsupportedVersion):
-        # It has none yet, or one that cannot be used.
+        # There is no index, or it is not usable.
         run_index(task, no_check)
         rows, _ = read_rows(task, bucket, bucket + 1, _COLUMNS)
     return _rows_of(rows, high, low)
@@ -137,8 +138,8 @@ def _sealed_rows(task: IndexTask, high: int, low: int) -> KeyRows:
 def _live(rows: KeyRows, dead: DeadSet | None) -> KeyRows:
     if dead is None:
         return rows
-    gone = dead.entries.contains_many(rows.position)
-    return _select(rows, ~(gone | dead.parts.dead_slots(rows.position, rows.slot)))
+    dead_rows = dead.entries.contains_many(rows.position)
+    return _select(rows, ~(dead_rows | dead.parts.dead_slots(rows.position, rows.slot)))
 
 
 def _select(rows: KeyRows, keep: NDArray[np.bool_]) -> KeyRows:
@@ -150,15 +151,15 @@ def _rows_of(rows: KeyRows, high: int, low: int) -> KeyRows:
     return _select(rows, of_key & (rows.flags & (KEYLESS | OPAQUE) == 0))
 
 
-def _winner(rows: KeyRows, *, by_event_time: bool) -> _Found | None:
-    """The newest among the rows of a key, which are in the order of positions."""
+def _newest_in(rows: KeyRows, *, by_event_time: bool) -> _Candidate | None:
+    """The newest of the rows of a key, which are ordered by position."""
     whole = np.flatnonzero(rows.flags & CHUNK_PART == 0)
     if not len(whole):
         return None
     at = whole[-1]
     if by_event_time:
         at = whole[len(whole) - 1 - int(np.argmax(rows.event_ms[whole][::-1]))]
-    return _Found(
+    return _Candidate(
         int(rows.event_ms[at]),
         int(rows.position[at]),
         int(rows.slot[at]),
@@ -167,27 +168,27 @@ def _winner(rows: KeyRows, *, by_event_time: bool) -> _Found | None:
     )
 
 
-def _parts_of(last: _Found, sources: Iterable[KeyRows]) -> list[int]:
-    """Where the chunks before a last one are, ascending; behind the last one of the same uuid."""
-    found: list[int] = []
+def _parts_of(last: _Candidate, sources: Iterable[KeyRows]) -> list[int]:
+    """Positions of the chunks before the last chunk, after any earlier message of that uuid."""
+    positions: list[int] = []
     before = NO_POSITION
     for rows in sources:
         same = (rows.group == np.uint64(last.group)) & (rows.position < last.position)
-        found += rows.position[same & (rows.flags & CHUNK_PART != 0)].tolist()
+        positions += rows.position[same & (rows.flags & CHUNK_PART != 0)].tolist()
         others = rows.position[same & (rows.flags & CHUNK_LAST != 0)]
         before = max(before, int(others.max(initial=NO_POSITION)))
-    return sorted(position for position in found if position > before)
+    return sorted(position for position in positions if position > before)
 
 
 def _chunked(snapshot: Snapshot, positions: list[int], partition: int) -> Message | None:
-    """The message whose chunks are at these positions, the last one at the last."""
-    found = (snapshot.get(position, compacted=True) for position in positions)
-    entries = [entry for entry in found if entry is not None]
+    """Assemble a message from its chunks at these positions; None if it is incomplete."""
+    optional = (snapshot.get(position, compacted=True) for position in positions)
+    entries = [entry for entry in optional if entry is not None]
     if len(entries) < len(positions):
         return None
     payloads: dict[int, memoryview] = {}
     for entry in entries:
-        # Of one that was sent again the later counts.
+        # If a chunk was sent again, the later copy wins.
         metadata, payload = parse_entry(entry.body)
         payloads[metadata.chunk_id] = payload
     numbers = range(metadata.num_chunks_from_msg)

@@ -1,30 +1,31 @@
-"""Reads a topic for dispatch: in pieces, the newest of which are kept for a while.
+"""Reads a topic for dispatch, in runs of entries; the newest runs are cached.
 
-A consumer with few permits takes a few entries of a piece and comes back for the next ones, and
-subscriptions that follow the end of the topic all want the same entries. So the last pieces read
-are kept, `KEPT_MAX` a topic, and dropped by `forget_unused` when nobody came for them. Of a piece
-of small messages most entries are made only when a consumer takes them.
+A consumer with few permits takes a few entries of a run and returns for the next ones, and
+subscriptions at the end of the topic all read the same entries. So the last runs read are cached,
+`KEPT_MAX` per topic; `forget_unused` drops those without a hit. Most entries of a run of small
+messages are decoded only when a consumer takes them.
 
-A piece covers every position from `start` to `through`: what is in between and has no entry does
-not exist. Such a gap within a ledger, left by a failed write, is remembered, so that cursors can
-move over it; those at the ends of ledgers are known from the manifest.
+A run covers every position from `start` to `through`: a position in between without an entry does
+not exist. Such a gap within a ledger, left by a failed write, is recorded, so that cursors can move
+over it; gaps at the ends of ledgers follow from the manifest.
 
-Who owns the topic, an event loop as a rule, never waits for the disk here:
+The thread of the topic, usually an event loop, never waits for the disk here:
 
-1. `at_hand` finds the piece of a position among those that are kept. A piece of the log that the
-   operating system has in memory is read at once, because that is faster than to ask a thread:
-   what consumers at the end of a topic want was written a moment ago.
-2. If there is none, `loading` reads it in a thread, keeps it and gives it to the caller. The thread
-   reads one piece at a time for a topic and changes nothing here.
+1. `cached` finds the run of a position among the cached runs. Otherwise it reads a run of the log
+   directly if the page cache of the operating system has it, which is faster than a thread: the
+   entries at the end of a topic were written a moment ago.
+2. Otherwise `loading` reads the run in a thread, caches it and returns it. The thread reads one run
+   at a time per topic and changes nothing here.
 
-Compacted reads take what is retained up to a **border**, and the log above it. The border is the
-horizon that a consumer has found when it joined, so that it does not miss what is deleted while it
-reads; where the log begins only later it is there, for what was trimmed is nowhere else. It is
-found anew for each piece, together with the log's beginning: what lies between two pieces is in one
-of the two places. Pieces of what is retained are dropped as soon as there is a new generation; one
-that was being read then is still good for the caller that waited for it, as if read before.
+A compacted read returns retained entries up to a **border**, and the log above it. The border is
+the horizon at the time the consumer joined, so that a later run cannot delete messages before the
+consumer has read them. If the log starts above that, the border is the start of the log, as trimmed
+messages are in the view only. The border is recomputed for each run, together with the start of
+the log, so the positions between two runs are in one of the two places. Cached runs of retained
+entries are dropped when there is a new generation; one that was being loaded is still valid for the
+caller that waited for it, as if it had been read before.
 
-One thread at a time, but for `load`; owned by the topic.
+One thread at a time, except `load`; owned by the topic.
 """
 
 from __future__ import annotations
@@ -58,35 +59,36 @@ if TYPE_CHECKING:
 __all__ = ["EntryRun", "TopicReads"]
 
 KEPT_MAX = 4
+"""Maximum number of cached runs per topic."""
 COMPACTED_ENTRIES_MAX = 10_000
-"""Of a piece; a service may give fewer."""
+"""Maximum number of retained entries in a run; a service may return fewer."""
 WALKS_MAX = 4
-"""Places of the log that one read of single positions may go to."""
+"""Maximum number of runs that one read of single positions may use."""
 
 
 @dataclass(slots=True)
 class EntryRun:
-    """Some entries side by side."""
+    """The entries of a range of positions."""
 
     start: int
     through: int
     entries: Sequence[LogEntry]
     view: tuple[int, ...] | None = None
-    """Generation, horizon and border of what is retained; None for a piece of the log."""
+    """Retained entries: generation, horizon and border; None for a run of the log."""
     gaps: Sequence[tuple[int, int]] = ()
-    """Half-open ranges of a ledger in which nothing is."""
+    """Half-open ranges within ledgers that have no entries."""
     used: bool = field(default=True)
 
     def covers(self, position: int) -> bool:
-        """Is everything known of this position?"""
+        """Is a position within the run?"""
         return self.start <= position <= self.through
 
     def find(self, position: int) -> int:
-        """The number of the first entry at or above a position."""
+        """The index of the first entry at or above a position."""
         return _find(self.entries, position)
 
     def take(self, start: int, limit: int) -> tuple[list[LogEntry], int]:
-        """(entries, through): entries from `start` on, `limit` at most, what was looked at."""
+        """(entries, last position covered): at most `limit` entries from `start` on."""
         low = self.find(start)
         entries = list(self.entries[low : low + limit])
         if low + limit >= len(self.entries):
@@ -101,92 +103,92 @@ def _find(entries: Sequence[LogEntry], position: int) -> int:
 
 
 def _at(entries: Sequence[LogEntry], positions: Sequence[int]) -> list[LogEntry]:
-    """Those at the positions; of a piece with thousands of others these are not looked at."""
-    found = []
+    """The entries at these positions, by binary search."""
+    existing = []
     for position in positions:
         number = _find(entries, position)
         if number < len(entries) and (entry := entries[number]).position == position:
-            found.append(entry)
-    return found
+            existing.append(entry)
+    return existing
 
 
 class TopicReads:
-    """The reads of one topic."""
+    """Reads runs of one topic for dispatch."""
 
     def __init__(
         self, log: Log, service: TopicCompactionService, latencies: Latencies, clock: Clock
     ) -> None:
-        """`latencies` are told how long each read has taken."""
+        """`latencies` records the duration of each read."""
         self._log = log
         self._service = service
         self._latencies = latencies
         self._clock = clock
-        self._pieces: list[EntryRun] = []
+        self._runs: list[EntryRun] = []
         self._gap_starts: list[int] = []
         self._gap_stops: dict[int, int] = {}
 
     def cached(self, start: int, joined: int | None = None) -> EntryRun | None:
-        """The piece of a position if it is in memory; None if it has to be loaded.
+        """The run of a position if it is in memory; None if it has to be loaded.
 
-        With `joined`, the horizon that a consumer has found: as it is compacted. What comes from
-        the compaction service is in memory only if it is kept.
+        `joined` is the horizon at which a compacted consumer joined; None to read the log. A run of
+        retained entries is in memory only if it is cached.
         """
         if joined is not None and start <= (border := self.compacted_end(joined)):
-            now = self.view()
-            self._pieces = [p for p in self._pieces if p.view is None or p.view[:-1] == now]
-            return self._kept(start, (*now, border))
-        kept = self._kept(start, None)
+            view = self.view()
+            self._runs = [p for p in self._runs if p.view is None or p.view[:-1] == view]
+            return self._find_cached(start, (*view, border))
+        kept = self._find_cached(start, None)
         if kept is not None:
             return kept
         began_s = self._clock.monotonic_s()
         try:
             with self._log.snapshot("dispatch", cached=True) as snapshot:
-                piece = self._keep(_from_log(snapshot, start))
+                run = self._cache(_from_log(snapshot, start))
         except NotCached:
             return None
         self._latencies.add(self._clock.monotonic_s() - began_s)
-        return piece
+        return run
 
     def loading(self, start: int, joined: int | None = None) -> Steps[EntryRun]:
-        """Read the piece of a position in a thread."""
+        """Read the run of a position in a thread."""
         began_s = self._clock.monotonic_s()
-        piece: EntryRun = yield DiskCall(self, lambda: partial(self.load, start, joined))
-        # Consumers have waited for the thread as well as for the disk.
+        run: EntryRun = yield DiskCall(self, lambda: partial(self.load, start, joined))
+        # Measured with the wait for a thread, as consumers waited for that too.
         self._latencies.add(self._clock.monotonic_s() - began_s)
-        return self._keep(piece)
+        return self._cache(run)
 
     def load(self, start: int, joined: int | None = None) -> EntryRun:
-        """The piece of a position, read now; in any thread."""
-        now = self.view()
+        """Read the run of a position; in any thread."""
+        view = self.view()
         with self._log.snapshot("dispatch") as snapshot:
             border = start - 1 if joined is None else self._border(joined, snapshot.manifest)
             if start <= border:
-                entries, looked = self._service.read_compacted_entries(
+                entries, through = self._service.read_compacted_entries(
                     start, COMPACTED_ENTRIES_MAX, border
                 )
-                # Less only if the view was deleted since: there is only the log now.
-                if looked >= start:
-                    return EntryRun(start, looked, entries, (*now, border))
+                # Lower only if the view was deleted during the read: then read the log.
+                if through >= start:
+                    return EntryRun(start, through, entries, (*view, border))
             return _from_log(snapshot, start)
 
-    def _kept(self, start: int, view: tuple[int, ...] | None) -> EntryRun | None:
-        for piece in self._pieces:
-            if piece.covers(start) and piece.view == view:
-                piece.used = True
-                return piece
+    def _find_cached(self, start: int, view: tuple[int, ...] | None) -> EntryRun | None:
+        for run in self._runs:
+            if run.covers(start) and run.view == view:
+                run.used = True
+                return run
         return None
 
-    def _keep(self, piece: EntryRun) -> EntryRun:
-        if piece.covers(piece.start):
-            self._pieces = [piece, *self._pieces[: KEPT_MAX - 1]]
-        for start, stop in piece.gaps:
-            self._note_gap(start, stop)
-        return piece
+    def _cache(self, run: EntryRun) -> EntryRun:
+        if run.covers(run.start):
+            self._runs = [run, *self._runs[: KEPT_MAX - 1]]
+        for start, stop in run.gaps:
+            self._record_gap(start, stop)
+        return run
 
     # --- compacted --------------------------------------------------------------------------
 
     def compacted_end(self, joined: int) -> int:
-        """Up to where a consumer that has found this horizon gets what is retained."""
+        """The border of a consumer that joined at this horizon."""
         return self._border(joined, self._log.manifest)
 
     def _border(self, joined: int, manifest: Manifest) -> int:
@@ -194,7 +196,7 @@ class TopicReads:
         return min(self._service.last_compacted_position, max(joined, before_log))
 
     def view(self) -> tuple[int, int]:
-        """Changes whenever what is retained may have changed."""
+        """(generation, horizon); changes whenever the retained entries may change."""
         return self._log.manifest.generation, self._service.last_compacted_position
 
     def following(self, position: int) -> int:
@@ -202,37 +204,37 @@ class TopicReads:
         segments = self._log.manifest.segments
         sealed = len(segments) - 1
         at = bisect_left(segments, position, hi=sealed, key=lambda ref: ref.last_position)
-        there = max(position, segments[at].first_position)
-        return self.end_of_gap(there)
+        return self.end_of_gap(max(position, segments[at].first_position))
 
     # --- single positions -------------------------------------------------------------------
 
     def read_each(
         self, positions: Sequence[int], bytes_max: int, first: EntryRun, joined: int | None = None
     ) -> tuple[list[LogEntry], int]:
-        """(entries, through): those at ascending positions, until there are `bytes_max` bytes.
+        """(entries, last position covered): the entries at ascending positions, up to `bytes_max`.
 
-        `first` is the piece of the first one. Those behind it are read as far as they are at hand.
+        `first` is the run of the first position. The others are read as far as their runs are in
+        memory.
         """
         entries: list[LogEntry] = []
         through = positions[0] - 1
         at = size = 0
-        piece: EntryRun | None = first
+        run: EntryRun | None = first
         for _ in range(WALKS_MAX):
-            if piece is None:
+            if run is None:
                 break
-            stop = bisect_right(positions, max(positions[at], piece.through), at)
-            taken = _at(piece.entries, positions[at:stop])
+            stop = bisect_right(positions, max(positions[at], run.through), at)
+            taken = _at(run.entries, positions[at:stop])
             entries += taken
             size += sum(len(entry.body) for entry in taken)
             through = positions[stop - 1]
             at = stop
             if at == len(positions) or size >= bytes_max:
                 break
-            piece = self.cached(positions[at], joined)
+            run = self.cached(positions[at], joined)
         return entries, through
 
-    def _note_gap(self, start: int, stop: int) -> None:
+    def _record_gap(self, start: int, stop: int) -> None:
         if start >= stop:
             return
         if start not in self._gap_stops:
@@ -240,19 +242,19 @@ class TopicReads:
         self._gap_stops[start] = max(stop, self._gap_stops.get(start, 0))
 
     def end_of_gap(self, position: int) -> int:
-        """Where a gap that has this position ends; the position if none is known."""
+        """The end of the gap that contains this position; the position itself if there is none."""
         at = bisect_right(self._gap_starts, position) - 1
         return max(position, self._gap_stops[self._gap_starts[at]]) if at >= 0 else position
 
     def forget_unused(self) -> None:
-        """Drop pieces that nobody asked for since the last call."""
-        self._pieces = [piece for piece in self._pieces if piece.used]
-        for piece in self._pieces:
-            piece.used = False
+        """Drop cached runs without a hit since the last call."""
+        self._runs = [run for run in self._runs if run.used]
+        for run in self._runs:
+            run.used = False
 
     def forget_below(self, position: int) -> None:
-        """What is below is gone from the log."""
-        self._pieces = [piece for piece in self._pieces if piece.view or piece.start >= position]
+        """Drop runs and gaps below a position, which was trimmed from the log."""
+        self._runs = [run for run in self._runs if run.view or run.start >= position]
         low = bisect_left(self._gap_starts, position)
         for start in self._gap_starts[:low]:
             del self._gap_stops[start]
@@ -267,7 +269,7 @@ def _from_log(snapshot: Snapshot, start: int) -> EntryRun:
 
 
 def _gaps(start: int, frames: Frames) -> list[tuple[int, int]]:
-    """Within the ledger of the first frame, and between the frames."""
+    """Gaps before the first frame, within its ledger, and between the frames."""
     positions = frames.positions
     first = int(positions[0])
     ledger_start = first >> PACKED_ENTRY_BITS << PACKED_ENTRY_BITS

@@ -1,9 +1,9 @@
-"""Reads a topic: messages for the library, the newest of a key, the last one, and places by time.
+"""Reads a topic: messages for the library, the newest of a key, the last one, and search by time.
 
-Readers see what is durable as configured; compacted, what is retained up to the horizon and the log
-above it. Dispatch to consumers reads by `reads.py`.
+Readers see the entries that are durable as configured. Compacted readers see the retained entries
+up to the horizon, and the log above it. Dispatch to consumers reads by `reads.py`.
 
-One thread at a time, as for the topic, but for what says otherwise.
+One thread at a time, as for the topic, except for methods that allow any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicReader"]
 
 LIBRARY_READ = 10_000
-"""Retained entries that the library asks for at once."""
+"""Retained entries per call of the compaction service."""
 
 
 class TopicReader:
@@ -59,9 +59,9 @@ class TopicReader:
         self._lookup = NewestOfKey(fs, log)
 
     def read(self, start: MessageId | None = None, *, compacted: bool = False) -> Iterator[Message]:
-        """All messages from `start` (inclusive) on, as they are now; compacted, the retained.
+        """All messages from `start` (inclusive) on, in a snapshot; optionally only retained ones.
 
-        An entry that cannot be opened is one message that says so in `error`.
+        An entry that cannot be decoded yields one message with the reason in `error`.
         """
         position = 0 if start is None else start.ledger << 32 | start.entry
         with self._log.snapshot("library reader") as snapshot:
@@ -72,7 +72,7 @@ class TopicReader:
                         yield message
 
     def get(self, key: str | bytes) -> Message | None:
-        """The newest message of a key by the key indexes; None if it has none or a tombstone."""
+        """The newest message of a key by the key indexes; None if there is none or a tombstone."""
         return self._lookup.newest(
             key.encode() if isinstance(key, str) else key,
             by_event_time=self._compaction.settings().by_event_time,
@@ -80,19 +80,19 @@ class TopicReader:
         )
 
     def _retained(self, snapshot: Snapshot, position: int) -> Iterator[LogEntry]:
-        """What is retained, and the log above it."""
+        """The retained entries, and the log above the horizon."""
         if isinstance(self._service, LogCompactionService):
-            # Of one generation: a later run may drop what is superseded by messages that this
-            # reader, who sees the topic as it is now, never gets.
+            # One generation for the whole read: a later run may drop messages superseded by newer
+            # ones that are not in the snapshot.
             yield from snapshot.read(position, compacted=True)
             return
         horizon = self._service.last_compacted_position
         while position <= horizon:
-            entries, looked = self._service.read_compacted_entries(position, LIBRARY_READ, horizon)
-            if looked < position:
-                break  # Everything compacted was deleted meanwhile: the rest is in the log.
+            entries, through = self._service.read_compacted_entries(position, LIBRARY_READ, horizon)
+            if through < position:
+                break  # The view was deleted during the read: the rest is in the log.
             yield from entries
-            position = looked + 1
+            position = through + 1
         yield from snapshot.read(position)
 
     def finding_last_message_id(self, through: int | None = None) -> Steps[MessageId]:
@@ -100,13 +100,13 @@ class TopicReader:
         if through is None or self._log.last_position > self._reading.compacted_end(through):
             position, index = yield from self._end.finding_last()
         else:
-            found = self._service.last_message_position()
-            position, index = (NO_POSITION, -1) if found is None else (found.position, found.slot)
+            last = self._service.last_message_position()
+            position, index = (NO_POSITION, -1) if last is None else (last.position, last.slot)
         ledger, entry = unpack(position) if position >= 0 else (-1, -1)
         return MessageId(ledger, entry, index, self._partition)
 
     def border(self, joined: int) -> int:
-        """Up to where a consumer that has found this horizon gets what is retained."""
+        """The border of a consumer that joined at this horizon; see `reads.py`."""
         return self._reading.compacted_end(joined)
 
     def following(self, position: int) -> int:
@@ -116,38 +116,38 @@ class TopicReader:
     def find_message_time(self, time_ms: int) -> int:
         """The first position of the log or the view published at or after a time.
 
-        The view has messages that the log has lost to retention. The next position if there is
-        none. Waits for the disk; in any thread.
+        The view has messages that retention has trimmed from the log. Returns the next position if
+        there is none. Waits for the disk; in any thread.
         """
         in_log, in_view = self.find_time(time_ms), self._service.find_by_publish_time(time_ms)
         return in_log if in_view is None else min(in_log, in_view)
 
     def entry_at(self, position: int) -> Steps[LogEntry | None]:
         """The entry at a position, None if there is none."""
-        piece = self._reading.cached(position)
-        if piece is None:
-            piece = yield from self._reading.loading(position)
-        entries, _ = piece.take(position, 1)
+        run = self._reading.cached(position)
+        if run is None:
+            run = yield from self._reading.loading(position)
+        entries, _ = run.take(position, 1)
         return entries[0] if entries and entries[0].position == position else None
 
     def finding_time(self, time_ms: int, *, compacted: bool = False) -> Steps[int]:
         """See `find_time`."""
-        found: int = yield DiskCall(
+        position: int = yield DiskCall(
             self._reading, lambda: partial(self.find_time, time_ms, compacted=compacted)
         )
-        return found
+        return position
 
     def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
-        """The first position published at or after a time; the next one if there is none.
+        """The first position published at or after a time; the next position if there is none.
 
         Waits for the disk; in any thread.
         """
         horizon = NO_POSITION
         if compacted:
-            found = self._service.find_by_publish_time(time_ms)
-            if found is not None:
-                return found
+            position = self._service.find_by_publish_time(time_ms)
+            if position is not None:
+                return position
             horizon = self._service.last_compacted_position
         with self._log.snapshot("time search") as snapshot:
-            found = snapshot.find_time(time_ms)
-        return self._log.next_position if found is None else max(found, horizon + 1)
+            position = snapshot.find_time(time_ms)
+        return self._log.next_position if position is None else max(position, horizon + 1)

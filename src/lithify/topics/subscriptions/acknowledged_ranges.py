@@ -1,15 +1,15 @@
 """The acknowledged ranges above a cursor's mark-delete: half-open, ascending, never touching.
 
-Each range knows how many acknowledged entries it covers; positions that do not exist count none.
+Each range counts the acknowledged entries that it covers; positions that do not exist do not count.
 
-The ranges stand in blocks of at most `BLOCK_MAX`, ascending; `_tops` has the last stop of each
-block. An insertion moves the ranges of one block, so it costs the same with ten ranges as with ten
-million:
+The ranges are stored in blocks of at most `BLOCK_MAX`, ascending; `_tops` has the last stop of each
+block. An insertion shifts the ranges of one block, so its cost does not depend on the number of
+ranges:
 
 1. Binary search in `_tops` for the first block that may touch the new range, then in that block.
-2. Ranges that it touches become one range, in the block of the first of them. Those of the blocks
-   behind it are removed there; a range is removed once, however many insertions there are.
-3. A block that is full is split in two; one that is empty is removed.
+2. Merge the ranges that it touches into one, in the block of the first of them. Remove those of the
+   following blocks; a range is removed once, however many insertions there are.
+3. Split a full block in two; remove an empty one.
 
 Pure. For `cursor.py`.
 """
@@ -34,7 +34,7 @@ BLOCK_MAX = 512
 
 @dataclass(slots=True)
 class _Block:
-    """Neighbouring ranges, in columns."""
+    """Adjacent ranges, in columns."""
 
     starts: list[int] = field(default_factory=list)
     stops: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Block:
         del self.starts[low:high], self.stops[low:high], self.counts[low:high]
 
     def split(self) -> _Block:
-        """Give the upper half to a new block."""
+        """Move the upper half to a new block."""
         at = len(self.starts) // 2
         upper = _Block(self.starts[at:], self.stops[at:], self.counts[at:])
         self.delete(at, len(self.starts))
@@ -52,7 +52,7 @@ class _Block:
 
 
 class AckedRanges:
-    """See the module."""
+    """The acknowledged ranges of one cursor."""
 
     __slots__ = ("_blocks", "_tops", "entries")
 
@@ -60,7 +60,7 @@ class AckedRanges:
         self._blocks: list[_Block] = []
         self._tops: list[int] = []
         self.entries = 0
-        """Acknowledged entries in all ranges."""
+        """Number of acknowledged entries in all ranges."""
 
     def __len__(self) -> int:
         return sum(len(block.starts) for block in self._blocks)
@@ -71,15 +71,15 @@ class AckedRanges:
             yield from zip(block.starts, block.stops, block.counts, strict=True)
 
     def columns(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-        """Starts, stops and entries of all ranges. Other threads have their turn in between."""
-        # A stop may be just above int64.
+        """Starts, stops and entries of all ranges; other threads can run between blocks."""
+        # A stop may be 2^63, above int64.
         starts = [np.array(block.starts, np.uint64) for block in self._blocks]
         stops = [np.array(block.stops, np.uint64) for block in self._blocks]
         counts = [np.array(block.counts, np.int64) for block in self._blocks]
         return np.concatenate(starts), np.concatenate(stops), np.concatenate(counts)
 
     def copy(self) -> AckedRanges:
-        """The same ranges, in lists of their own."""
+        """A deep copy."""
         copied = AckedRanges()
         copied._blocks = [_Block(b.starts[:], b.stops[:], b.counts[:]) for b in self._blocks]
         copied._tops = self._tops[:]
@@ -87,7 +87,7 @@ class AckedRanges:
         return copied
 
     def end_of(self, position: int) -> int:
-        """The stop of the range that has this position, or the position if none has."""
+        """The stop of the range that contains this position, or the position if none does."""
         number = bisect_right(self._tops, position)
         if number < len(self._blocks):
             block = self._blocks[number]
@@ -97,7 +97,7 @@ class AckedRanges:
         return position
 
     def add(self, start: int, stop: int, entries: int) -> None:
-        """Cover this range, with so many entries; nothing if one range covers it already."""
+        """Add a range that has `entries` acknowledged entries; does nothing if it is covered."""
         number = bisect_left(self._tops, start)
         if number == len(self._blocks):
             self._append(start, stop, entries)
@@ -124,7 +124,7 @@ class AckedRanges:
         self._tops[number] = block.stops[-1]
 
     def _append(self, start: int, stop: int, entries: int) -> None:
-        """Add a range behind all others."""
+        """Add a range after all others."""
         if not self._blocks or len(self._blocks[-1].starts) >= BLOCK_MAX:
             self._blocks.append(_Block())
             self._tops.append(stop)
@@ -136,7 +136,7 @@ class AckedRanges:
         self.entries += entries
 
     def _take_following(self, number: int, stop: int) -> tuple[int, int]:
-        """Remove what begins at or below `stop` from this block on: (the last stop, entries)."""
+        """Remove ranges that start at or below `stop`, from a block on: (last stop, entries)."""
         last, entries = number, 0
         while last < len(self._blocks) and self._blocks[last].starts[0] <= stop:
             block = self._blocks[last]
@@ -152,11 +152,11 @@ class AckedRanges:
 
     @property
     def end(self) -> int:
-        """The stop of the last range; 0 if there is none."""
+        """The stop of the last range, 0 if there is none."""
         return self._tops[-1] if self._tops else 0
 
     def below(self, end: int) -> AckedRanges:
-        """The part of the ranges that is below a position."""
+        """The part of the ranges below a position."""
         kept = AckedRanges()
         for start, stop, entries in self:
             if start >= end:
@@ -166,7 +166,7 @@ class AckedRanges:
         return kept
 
     def swallow(self, position: int) -> int:
-        """Drop all that begins at or below `position`; where the first hole at or above it is."""
+        """Remove all ranges that start at or below `position`; returns the next hole."""
         position, entries = self._take_following(0, position)
         self.entries -= entries
         return position

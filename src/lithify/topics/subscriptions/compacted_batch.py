@@ -1,22 +1,22 @@
-"""Batches that lost messages to compaction, as clients can read them.
+"""Encodes batches that lost messages to compaction so that clients can read them.
 
-A client reads as many messages from a batch as its metadata says, without looking whether they are
-there, and counts them from 0. So on the way out a batch gets another form:
+A client reads as many messages from a batch as its metadata says, does not check whether they are
+present, and numbers them from 0. So dispatch sends a batch in one of these forms:
 
 | form | what is sent | ids are |
 |---|---|---|
-| stored | the entry as it is, for every slot is there; those that are not live are masked | slots |
-| slots | up to the last live slot; a masked placeholder for each gone one before it | slots |
-| packed | the live ones only | ranks, from 0 |
+| stored | the entry unchanged, if every slot is present; slots not live are masked | slots |
+| slots | up to the last live slot; a masked placeholder for each missing slot before it | slots |
+| packed | the live messages only | ranks, from 0 |
 
-A mask is the `ack_set` of the MESSAGE command: the client skips slots whose bits are not set. What
-it does not deliver it cannot acknowledge, and one that does not send batch index acknowledgements
-speaks of a batch only when every slot has been acknowledged: for it a masked batch stays open for
-ever. Packed batches are for that case and are told apart by nothing but their ids, see "Durable
-compacted consumers" in docs/topic-compaction.md.
+A mask is the `ack_set` of the MESSAGE command: the client skips slots whose bits are not set. It
+cannot acknowledge messages that it does not deliver. A client without batch index acknowledgements
+acknowledges a batch only after every slot has been acknowledged, so a masked batch stays open
+forever. Packed batches are for that case; only their ids differ, see "Durable compacted consumers"
+in docs/topic-compaction.md.
 
-The rank of a message is never larger than its slot. So whoever seeks to an id from a packed batch
-and is then sent the batch by slots sees messages again, and misses none.
+The rank of a message is never larger than its slot. So a client that seeks to an id from a packed
+batch, and is then sent the batch by slots, may receive messages twice and misses none.
 
 Pure. For dispatch.
 """
@@ -56,64 +56,64 @@ _PLACEHOLDER = len(_GONE).to_bytes(4, "big") + _GONE
 
 
 class BatchForm(Enum):
-    """How a batch goes out."""
+    """The form in which a batch is sent."""
 
     STORED = "stored"
-    """As it is, if every slot is there; by slots otherwise. For those who do not acknowledge."""
+    """Unchanged if every slot is present, otherwise by slots. For non-durable readers."""
     SLOTS = "slots"
     PACKED = "packed"
 
 
 @dataclass(frozen=True, slots=True)
 class WireBatch:
-    """What to send for an entry."""
+    """A batch in the form in which it is sent."""
 
     body: Buffer
     messages: int
-    """That the client counts, masked ones too: so many permits it costs."""
+    """Messages that the client counts, including masked ones: the cost in permits."""
     ack_set: int | None
-    """Bits of the messages that the client is to deliver; None for all."""
+    """Bits of the messages that the client delivers; None for all."""
     slots: tuple[int, ...] | None
-    """Of a packed batch: the slot of each message; None where they are numbered by slots."""
+    """Packed: the slot of each message; None if the ids are slots."""
 
     def left_of(self, bits: int) -> int:
-        """The slots that are left when the client says by `bits` what of this is left."""
+        """Convert the remaining messages of an acknowledgement, in ids as sent, to slots."""
         if self.slots is not None:
             return sum(1 << slot for rank, slot in enumerate(self.slots) if bits >> rank & 1)
         return bits & (1 << self.messages) - 1 & (-1 if self.ack_set is None else self.ack_set)
 
 
 def to_wire(entry: LogEntry, remaining: int | None, form: BatchForm) -> WireBatch:
-    """What to send of an entry: its live messages, of them those that remain to be delivered.
+    """The batch to send for an entry: its live messages that are not acknowledged.
 
-    `remaining` are the slots that are not acknowledged yet, None for all.
+    `remaining` has the bits of the slots that are not acknowledged, None for all.
     """
     shrunk = bool(entry.flags & FLAG_SHRUNK)
     if not shrunk and (entry.live is None or form is BatchForm.STORED):
-        wanted = _both(entry.live, remaining)
-        return WireBatch(entry.body, message_count(entry), wanted, None)
+        bits = _intersection(entry.live, remaining)
+        return WireBatch(entry.body, message_count(entry), bits, None)
     metadata, payload = parse_entry(entry.body)
     stored = metadata.compacted_batch_indexes if shrunk else range(metadata.num_messages_in_batch)
-    found = dict(_messages(metadata, payload, list(stored)))
-    wanted = _both(entry.live, remaining)
-    slots = [slot for slot in found if wanted is None or wanted >> slot & 1]
+    messages = dict(_messages(metadata, payload, list(stored)))
+    bits = _intersection(entry.live, remaining)
+    slots = [slot for slot in messages if bits is None or bits >> slot & 1]
     if not slots:
         raise InvalidInput(f"no message is left of the batch at {entry.position}")
     if form is BatchForm.PACKED:
-        body = _encoded(entry.body, metadata, [found[slot] for slot in slots], len(slots), [])
+        body = _encoded(entry.body, metadata, [messages[slot] for slot in slots], len(slots), [])
         return WireBatch(body, len(slots), None, tuple(slots))
     count = slots[-1] + 1
-    whole = len(slots) == count
+    complete = len(slots) == count
     pieces: list[Buffer] = []
     following = 0
     for slot in slots:
-        pieces += [_PLACEHOLDER * (slot - following), found[slot]]
+        pieces += [_PLACEHOLDER * (slot - following), messages[slot]]
         following = slot + 1
-    body = _encoded(entry.body, metadata, pieces, count, [] if whole else slots)
-    return WireBatch(body, count, None if whole else sum(1 << slot for slot in slots), None)
+    body = _encoded(entry.body, metadata, pieces, count, [] if complete else slots)
+    return WireBatch(body, count, None if complete else sum(1 << slot for slot in slots), None)
 
 
-def _both(live: int | None, remaining: int | None) -> int | None:
+def _intersection(live: int | None, remaining: int | None) -> int | None:
     if live is None or remaining is None:
         return remaining if live is None else live
     return live & remaining
@@ -122,12 +122,12 @@ def _both(live: int | None, remaining: int | None) -> int | None:
 def _messages(
     metadata: MessageMetadata, payload: Buffer, stored: list[int]
 ) -> Iterator[tuple[int, memoryview]]:
-    """(slot, bytes) of each message that is there, in order."""
+    """(slot, bytes) of each stored message, in order."""
     plain = decompress(metadata, payload)
     ends = np.empty(len(stored), np.int64)
-    # Copied, because compiled loops know writable arrays only.
+    # Copied: the compiled loops accept writable arrays only.
     if not kernels.list_messages(np.frombuffer(plain, np.uint8).copy(), ends):
-        raise InvalidInput(f"a batch does not have the {len(stored)} messages it should have")
+        raise InvalidInput(f"a batch does not have the {len(stored)} messages of its metadata")
     view, begin = memoryview(plain), 0
     for slot, end in zip(stored, ends.tolist(), strict=True):
         if end > 0:
@@ -138,7 +138,7 @@ def _messages(
 def _encoded(
     body: Buffer, metadata: MessageMetadata, pieces: list[Buffer], count: int, slots: list[int]
 ) -> bytes:
-    """An entry of `count` messages with the metadata of another one."""
+    """Encode an entry of `count` messages with the metadata of the original one."""
     plain = b"".join(pieces)
     changed = type(metadata)()
     changed.CopyFrom(metadata)
@@ -146,5 +146,5 @@ def _encoded(
     changed.compacted_batch_indexes[:] = slots
     if metadata.compression or metadata.HasField("uncompressed_size"):
         changed.uncompressed_size = len(plain)
-    before = bytes(memoryview(body)[: broker_metadata_bytes(body)])
-    return before + encode_entry(changed, compress(metadata.compression, plain))
+    broker_metadata = bytes(memoryview(body)[: broker_metadata_bytes(body)])
+    return broker_metadata + encode_entry(changed, compress(metadata.compression, plain))

@@ -1,10 +1,10 @@
 """A consumer as its subscription sees it, and the types of subscriptions.
 
-Permits count messages that its client has asked for and not been sent. What a consumer of a shared
-or key_shared subscription holds is remembered here, by position; an exclusive or failover one
-begins again behind mark-delete, so nothing is.
+Permits count the messages that a client has requested and not yet been sent. A consumer of a shared
+or key_shared subscription records the entries it holds, by position. An exclusive or failover
+consumer records none: it restarts after mark-delete.
 
-Plain values: `subscription.py` changes them.
+Plain values, changed by `subscription.py`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ __all__ = [
 ]
 
 UNACKED_MESSAGES_MAX = 50_000
-"""That a consumer of a shared or key_shared subscription may hold."""
-
+"""Maximum number of unacknowledged messages of a shared or key_shared consumer."""
 
 PERMITS_MAX = 2**31 - 1
-"""Of one consumer, however many it asks for; no client has a queue of this size."""
+"""Maximum number of permits of one consumer; no client has a queue of this size."""
 
 
 class SubscriptionType(IntEnum):
-    """By the numbers of the protocol."""
+    """Subscription types, by the numbers of the protocol."""
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -50,43 +49,45 @@ class SubscriptionType(IntEnum):
 
     @property
     def single(self) -> bool:
-        """Does one consumer get everything?"""
+        """Does one consumer receive all entries?"""
         return self in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
 
 
 class ConsumerRefused(InvalidInput):
-    """A consumer cannot join; the text says why."""
+    """A consumer cannot join; the message has the reason."""
 
 
 class SubscriptionRemoved(ConsumerRefused):
-    """It was removed before a consumer had joined it; there may be another one of its name."""
+    """The subscription was removed while a consumer joined; a new one may have its name."""
 
     exit_code = CONFLICT
 
 
 class DurabilityDiffers(InvalidInput):
-    """A reader asks for a durable subscription, or a durable consumer for a reader's."""
+    """A reader wants to join a durable subscription, or a durable consumer a reader's."""
 
-    def __init__(self, name: str, there: str, wanted: str) -> None:
-        super().__init__(f"subscription {name} is {there}: a {wanted} consumer cannot join it")
+    def __init__(self, name: str, existing: str, requested: str) -> None:
+        super().__init__(
+            f"subscription {name} is {existing}: a {requested} consumer cannot join it"
+        )
 
 
 class CannotRead(LithifyError):
-    """The next entry of a subscription is damaged; the text names the file."""
+    """The next entry of a subscription is damaged; the message names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFailure:
-    """An entry that a subscription has to deliver cannot be read."""
+    """Why the next entry of a subscription cannot be read, and since when."""
 
     reason: str
     at_s: float
-    """By the clock that only grows."""
+    """Time of the failure, by the monotonic clock."""
 
 
 @dataclass(slots=True)
 class UnacknowledgedEntry:
-    """An entry that a consumer has and has not acknowledged."""
+    """An entry that was delivered to a consumer and is not acknowledged."""
 
     messages: int
     slot: int
@@ -99,23 +100,23 @@ class Consumer:
     name: str
     priority: int = 0
     slots: Sequence[tuple[int, int]] = ()
-    """Sticky key_shared: inclusive ranges of slots; empty means that they are dealt out."""
+    """Sticky key_shared: inclusive ranges of slots; empty for auto-split."""
     permits: int = 0
     paused: bool = False
-    """Its connection does not drain: it gets nothing for now."""
+    """Its connection does not drain, so dispatch skips it."""
     held: dict[int, UnacknowledgedEntry] = field(default_factory=dict)
     unacked_messages: int = 0
     delivered_messages: int = 0
     delivered_bytes: int = 0
     client: ClientInfo = NOBODY
     through: int | None = None
-    """The horizon it found when it joined to read compacted; None if it reads the log."""
+    """Compacted: the horizon at the time it joined; None for a consumer that reads the log."""
 
     def grant(self, permits: int) -> None:
-        """Let it get so many messages more."""
+        """Add permits, up to `PERMITS_MAX`."""
         self.permits = min(self.permits + permits, PERMITS_MAX)
 
     @property
     def ready(self) -> bool:
-        """May it get another entry?"""
+        """Can it receive another entry?"""
         return self.permits > 0 and not self.paused and self.unacked_messages < UNACKED_MESSAGES_MAX

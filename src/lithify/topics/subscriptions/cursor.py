@@ -1,26 +1,27 @@
-"""The cursor: what one subscription has acknowledged.
+"""The cursor: the acknowledgements of one subscription.
 
-Everything at or below `mark_delete` is acknowledged. Above it stand
+Everything at or below `mark_delete` is acknowledged. Above it there are
 
 - **ranges**: half-open, ascending, never touching each other nor mark-delete
-  (`acknowledged_ranges.py`). A range also covers positions that do not exist, so each knows how
-  many entries of it were really acknowledged;
+  (`acknowledged_ranges.py`). A range also covers positions that do not exist, so each has a count
+  of the entries in it that were acknowledged;
 - **batches**: partly acknowledged entries, each with the bitset of the messages that remain.
 
-What an acknowledgement does:
+An acknowledgement has these effects:
 
-1. At or below mark-delete, or within a range: nothing.
-2. Just above mark-delete: mark-delete moves up, and over the range that begins there.
-3. Anywhere else: binary search; the ranges it touches become one with it, or it becomes a range.
-4. Of a batch: the remaining bits are intersected with those that remained before. When none is
-   left that a consumer could have been given, the whole entry is acknowledged.
+1. At or below mark-delete, or within a range: none.
+2. At mark-delete + 1: mark-delete moves up, and over the range that starts there.
+3. Anywhere else: binary search; the ranges that it touches are merged with it, or it becomes a new
+   range.
+4. Of a batch: the remaining bits are intersected with those that remained before. When no bit of a
+   deliverable message is left, the whole entry is acknowledged.
 
-Each step costs O(log n) for n ranges and partly acknowledged batches, whatever their order: a
-consumer decides what it acknowledges, and must not decide how long the event loop works on it.
-Memory follows the number of ranges and of partly acknowledged batches.
+Each step costs O(log n) for n ranges and partly acknowledged batches, in any order: consumers
+choose what they acknowledge, and must not be able to block the event loop. Memory grows with the
+number of ranges and of partly acknowledged batches.
 
-Mark-delete moves only over positions that are acknowledged, but not every position exists: ledgers
-end, and compaction leaves gaps. `fill` and `take_gaps` tell the cursor about those.
+Mark-delete moves only over acknowledged positions, but not every position exists: ledgers end, and
+compaction leaves gaps. `fill` and `take_gaps` move the cursor over those.
 
 The bytes, version 1, little-endian:
 
@@ -32,14 +33,14 @@ The bytes, version 1, little-endian:
         16     4  n            bytes of the ranges
         20     4  gaps         number of ranges that cover positions that do not exist
         24     4  batches      number of partly acknowledged batches
-        28     n  ranges       as a live set (`liveset/format.py`); nothing if there is none
+        28     n  ranges       as a live set (`liveset/format.py`); empty if there are none
          …     …  gaps         index of the range (4), entries acknowledged in it (8)
-         …     …  batches      position (8), length (4), the remaining bits in so many bytes
+         …     …  batches      position (8), length (4), the remaining bits in `length` bytes
        end     4  crc          CRC-32C of everything before it
 
 Equal cursors have equal bytes.
 
-Pure: no files, clocks, threads. One thread at a time; the store of a topic's cursors is its owner.
+Pure: no files, clocks or threads. One thread at a time; owned by the cursor store of a topic.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ __all__ = [
 ]
 
 BATCH_MESSAGES_MAX = 2**20
-"""An entry of at most 5 MiB that is not compressed holds fewer: a message in a batch takes 6 bytes
-or more."""
+"""Maximum number of messages in a batch. A message takes at least 6 bytes, so an uncompressed entry
+of 5 MiB has fewer."""
 
 _STALE_MAX = 1000
 _VERSION = 1
@@ -85,22 +86,22 @@ _CRC = struct.Struct("<I")
 
 
 def check_position(position: int, lowest: int = 0) -> None:
-    """Raise unless it is a position at or above `lowest`."""
+    """Raise `PositionOutOfRange` unless `position` is valid and at or above `lowest`."""
     if not lowest <= position <= POSITION_MAX:
         raise PositionOutOfRange(position, f"{lowest} … {POSITION_MAX}")
 
 
 def check_gap(start: int, stop: int) -> None:
-    """Raise unless it is a half-open range of positions."""
+    """Raise `InvalidInput` unless this is a half-open range of positions."""
     if not 0 <= start <= stop <= POSITION_MAX + 1:
         raise InvalidInput(f"range {start} … {stop} must ascend from 0 or higher to 2^63 or lower")
 
 
 def check_batch(remaining: int, size: int, masked: int) -> None:
-    """Raise unless both are bitsets over the messages of a batch of `size`."""
+    """Raise `InvalidInput` unless both are bitsets over a batch of `size` messages."""
     if not 1 <= size <= BATCH_MESSAGES_MAX:
         raise InvalidInput(f"batch of {size} messages, must be 1 … {BATCH_MESSAGES_MAX}")
-    # Shifting a negative number never leaves 0, so this finds those as well.
+    # A negative number shifted right is never 0, so this refuses those as well.
     if remaining >> size or masked >> size:
         raise InvalidInput(
             f"remaining {remaining:#x} or masked {masked:#x} is outside a batch of {size} messages"
@@ -108,7 +109,7 @@ def check_batch(remaining: int, size: int, masked: int) -> None:
 
 
 def bits_from_words(words: Sequence[int]) -> int:
-    """The bitset that an `ack_set` carries: int64 words, the lowest bits in the first."""
+    """Decode an `ack_set`: int64 words, the lowest bits first."""
     try:
         return int.from_bytes(struct.pack(f"<{len(words)}q", *words), "little")
     except struct.error as error:
@@ -116,7 +117,7 @@ def bits_from_words(words: Sequence[int]) -> int:
 
 
 def words_from_bits(bits: int, size: int) -> list[int]:
-    """The `ack_set` for a bitset over a batch of `size` messages."""
+    """Encode a bitset over a batch of `size` messages as an `ack_set`."""
     check_batch(bits, size, 0)
     count = -(-size // 64)
     return list(struct.unpack(f"<{count}q", bits.to_bytes(count * 8, "little")))
@@ -132,22 +133,22 @@ class Cursor:
         self._mark_delete = mark_delete
         self._ranges = AckedRanges()
         self._batches: dict[int, int] = {}
-        # A heap of the keys of `_batches`, so that moving over some looks at no others. Keys that
-        # are no longer in `_batches` are dropped when they come to the top.
+        # A heap of the keys of `_batches`, so that a move of mark-delete examines only those it
+        # passes. It also has stale keys, which are dropped when they come to the top.
         self._order: list[int] = []
 
     @property
     def mark_delete(self) -> int:
-        """Everything at or below is acknowledged."""
+        """The position at and below which everything is acknowledged."""
         return self._mark_delete
 
     @property
     def acked_entries(self) -> int:
-        """Entries above mark-delete that are acknowledged whole; what `fill` covers is none."""
+        """Number of wholly acknowledged entries above mark-delete, without filled positions."""
         return self._ranges.entries
 
     def copy(self) -> Cursor:
-        """A cursor with the same acknowledgements that changes by itself."""
+        """An independent copy."""
         copied = Cursor(self._mark_delete)
         copied._ranges = self._ranges.copy()
         copied._batches = dict(self._batches)
@@ -157,7 +158,7 @@ class Cursor:
     # --- acknowledging ----------------------------------------------------------------------
 
     def ack(self, position: int) -> None:
-        """One entry."""
+        """Acknowledge one entry."""
         check_position(position)
         if position <= self._mark_delete:
             return
@@ -168,18 +169,18 @@ class Cursor:
             self._ranges.add(position, position + 1, 1)
 
     def ack_cumulative(self, position: int) -> None:
-        """The entry and all before it; -1 is before every entry."""
+        """Acknowledge an entry and all before it; -1 is before every entry."""
         check_position(position, NO_POSITION)
         if position > self._mark_delete:
             self._forget_batches_below(position + 1)
             self._mark_delete = self._ranges.swallow(position + 1) - 1
 
     def ack_batch(self, position: int, remaining: int, size: int, masked: int = 0) -> None:
-        """The messages of a batch of `size` that are not in the bitset `remaining`.
+        """Acknowledge the messages of a batch of `size` that are not in `remaining`.
 
-        `masked` are those that were never delivered, because compaction removed them. No client
-        acknowledges them, so the entry is done when nothing else remains. They are not remembered:
-        a consumer that reads the log instead of the compacted view is still to get them.
+        `masked` has the messages that were never delivered, because compaction removed them. No
+        client acknowledges them, so the entry is acknowledged when only they remain. They are not
+        recorded: a consumer that reads the log instead of the compacted view receives them.
         """
         check_position(position)
         check_batch(remaining, size, masked)
@@ -193,7 +194,7 @@ class Cursor:
             self._keep_batch(position, remaining)
 
     def reset(self, position: int) -> None:
-        """Begin again at `position`: all before it counts as acknowledged, nothing else does."""
+        """Move to `position`: all before it is acknowledged, and nothing else."""
         check_position(position)
         self._mark_delete = position - 1
         self._ranges = AckedRanges()
@@ -201,7 +202,7 @@ class Cursor:
         self._order.clear()
 
     def cut(self, end: int) -> bool:
-        """Forget what is acknowledged at or above `end`; whether there was anything."""
+        """Discard acknowledgements at or above `end`; returns whether there were any."""
         if self._mark_delete >= end:
             self.reset(end)
             return True
@@ -216,7 +217,7 @@ class Cursor:
     # --- positions that do not exist --------------------------------------------------------
 
     def fill(self, start: int, stop: int) -> None:
-        """Nothing has or will ever have a position in the half-open range: move over it."""
+        """Move over a half-open range in which no entry exists or will ever exist."""
         check_gap(start, stop)
         start = max(start, self._mark_delete + 1)
         if start >= stop:
@@ -230,17 +231,17 @@ class Cursor:
         self._ranges.add(start, stop, 0)
 
     def take_gaps(self, following: Callable[[int], int]) -> None:
-        """Move mark-delete up over what does not exist, until something exists or may come.
+        """Move mark-delete over positions that do not exist, up to one that exists or may exist.
 
-        `following(p)` tells the first position at or above `p` that an entry has or a future one
-        may get. To be called after an acknowledgement, after a ledger was closed or removed, and
-        after recovery; it asks about nothing but the position next to mark-delete, which is never
-        acknowledged, so a call that finds an entry there costs one question. The moves follow from
-        the log, so nobody has to record them.
+        `following(p)` returns the first position at or above `p` that an entry has or a future one
+        may get. Call this after an acknowledgement, after a ledger was closed or removed, and after
+        recovery. It looks up only the position after mark-delete, which is never acknowledged, so a
+        call that finds an entry there costs one lookup. The moves follow from the log and need not
+        be recorded.
         """
-        while (there := following(self._mark_delete + 1)) > self._mark_delete + 1:
-            self.fill(self._mark_delete + 1, there)
-            if self._mark_delete + 1 == there:
+        while (exists_at := following(self._mark_delete + 1)) > self._mark_delete + 1:
+            self.fill(self._mark_delete + 1, exists_at)
+            if self._mark_delete + 1 == exists_at:
                 return
 
     def _keep_batch(self, position: int, remaining: int) -> None:
@@ -255,33 +256,33 @@ class Cursor:
         while self._order and self._order[0] < stop:
             self._batches.pop(heappop(self._order), None)
 
-    # --- asking -----------------------------------------------------------------------------
+    # --- lookup -----------------------------------------------------------------------------
 
     def is_acked(self, position: int) -> bool:
         """Is the whole entry acknowledged, or known not to exist?"""
         return position <= self._mark_delete or self._ranges.end_of(position) != position
 
     def remaining_of(self, position: int) -> int | None:
-        """The messages of a partly acknowledged batch that remain; None for all other entries."""
+        """The remaining messages of a partly acknowledged batch; None for all other entries."""
         return self._batches.get(position)
 
     def first_unacked_from(self, position: int) -> int:
-        """The first position at or above this one that is not acknowledged whole."""
+        """The first position at or above this one that is not wholly acknowledged."""
         return self._ranges.end_of(max(position, self._mark_delete + 1))
 
     def acked_ranges(self) -> Iterator[tuple[int, int]]:
-        """The half-open ranges above mark-delete, as they are now, ascending; no two touch."""
+        """The half-open ranges above mark-delete, ascending; no two touch."""
         return ((start, stop) for start, stop, _ in self._ranges)
 
     @property
     def acked_range_count(self) -> int:
-        """How many of them there are."""
+        """The number of ranges above mark-delete."""
         return len(self._ranges)
 
     # --- bytes ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The cursor in the newest format."""
+        """Encode the cursor in the newest format."""
         ranges, gaps = b"", list[bytes]()
         if len(self._ranges):
             starts, stops, entries = self._ranges.columns()
@@ -302,7 +303,7 @@ class Cursor:
 
     @classmethod
     def from_bytes(cls, data: Buffer, path: str = "<memory>") -> Cursor:
-        """The cursor that `to_bytes` wrote; `path` is only named in errors."""
+        """Decode a cursor; `path` is only used in errors."""
         end = len(data) - _CRC.size
         if end < _HEADER.size:
             raise DamagedFile(path, len(data), "ends inside the header of a cursor")
@@ -354,7 +355,7 @@ class Cursor:
 
 
 def _read_gaps(body: memoryview, at: int, count: int) -> dict[int, int]:
-    """The acknowledged entries of ranges that cover more than those, by the ranges' indexes."""
+    """Acknowledged entries by range index, for the ranges that cover missing positions."""
     stop = at + count * _GAP.size
     if stop > len(body):
         raise InvalidInput(f"{count} gaps end at byte {stop}, the cursor at {len(body)}")

@@ -1,4 +1,4 @@
-"""The changes of a cursor as values, with the bytes that a log keeps of them.
+"""The changes of a cursor as values, and their bytes in the log of the cursor store.
 
     change       kind  body, little-endian
     Acked           3  position (8)
@@ -8,12 +8,13 @@
     Reset           6  position (8)
     Filled          7  start (8), stop (8)
 
-The kind is not in the body: it stands in the flags of the entry's frame, where 1 and 2 belong to
-the subscription itself (`cursor_store.py`).
+The kind is not in the body but in the flags of the entry's frame, where 1 and 2 belong to the
+subscription itself (`cursor_store.py`).
 
-A change that could not be applied cannot be made either: what goes into the log can be replayed.
+The constructor of a change refuses values that `apply` would refuse, so every change in the log can
+be replayed.
 
-Pure. Made by whoever acknowledges, written and replayed by the cursor store.
+Pure. Created by the caller of `Topic.acknowledge`, written and replayed by the cursor store.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _GAP = struct.Struct("<QQ")
 
 
 class CursorChange(Protocol):
-    """Something that happens to a cursor."""
+    """A change of a cursor."""
 
     kind: ClassVar[int]
 
     def apply(self, cursor: Cursor) -> None:
-        """Let it happen; twice is the same as once."""
+        """Apply the change; idempotent."""
 
     def to_bytes(self) -> bytes:
         """The body of its record."""
@@ -67,7 +68,7 @@ class Acked:
         check_position(self.position)
 
     def apply(self, cursor: Cursor) -> None:
-        """Acknowledge it."""
+        """Acknowledge the entry."""
         cursor.ack(self.position)
 
     def to_bytes(self) -> bytes:
@@ -86,7 +87,7 @@ class AckedUpTo:
         check_position(self.position, NO_POSITION)
 
     def apply(self, cursor: Cursor) -> None:
-        """Acknowledge them."""
+        """Acknowledge the entry and all before it."""
         cursor.ack_cumulative(self.position)
 
     def to_bytes(self) -> bytes:
@@ -98,7 +99,7 @@ class AckedUpTo:
 class AckedBatch:
     """Messages of a batch were acknowledged; see `Cursor.ack_batch`.
 
-    For a cumulative acknowledgement `AckedUpTo` the position before goes first.
+    A cumulative acknowledgement is `AckedUpTo` the previous position, then this.
     """
 
     kind: ClassVar[int] = 5
@@ -112,7 +113,7 @@ class AckedBatch:
         check_batch(self.remaining, self.size, self.masked)
 
     def apply(self, cursor: Cursor) -> None:
-        """Acknowledge all but those that remain."""
+        """Acknowledge all messages that do not remain."""
         cursor.ack_batch(self.position, self.remaining, self.size, self.masked)
 
     def to_bytes(self) -> bytes:
@@ -125,7 +126,7 @@ class AckedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The subscription was sent to a position."""
+    """A seek moved the subscription to a position."""
 
     kind: ClassVar[int] = 6
     position: int
@@ -134,7 +135,7 @@ class Reset:
         check_position(self.position)
 
     def apply(self, cursor: Cursor) -> None:
-        """Begin again there."""
+        """Move mark-delete before the position, and discard everything above it."""
         cursor.reset(self.position)
 
     def to_bytes(self) -> bytes:
@@ -144,7 +145,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The positions of a half-open range turned out not to exist."""
+    """The positions of a half-open range do not exist."""
 
     kind: ClassVar[int] = 7
     start: int
@@ -154,7 +155,7 @@ class Filled:
         check_gap(self.start, self.stop)
 
     def apply(self, cursor: Cursor) -> None:
-        """Cover them."""
+        """Move the cursor over the range."""
         cursor.fill(self.start, self.stop)
 
     def to_bytes(self) -> bytes:
@@ -168,7 +169,7 @@ _AT_POSITION: dict[int, type[Acked | AckedUpTo | Reset]] = {
 
 
 def change_from_bytes(kind: int, body: bytes) -> CursorChange:
-    """The change that `to_bytes` wrote; `InvalidInput` if these are not the bytes of one."""
+    """Decode a change from its kind and body; raises `InvalidInput` if they are invalid."""
     try:
         if kind in _AT_POSITION:
             return _AT_POSITION[kind](*_POSITION.unpack(body))

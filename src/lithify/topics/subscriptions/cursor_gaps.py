@@ -1,25 +1,25 @@
-"""Moves cursors over positions that no consumer of the subscription will get.
+"""Moves cursors over positions that are never delivered to the subscription.
 
-In the log these are positions that do not exist: ends of ledgers, places of failed writes. A
-compacted subscription gets only what is retained, so its cursor also moves over everything else,
-and over batches of which nothing retained remains. Then the position next to mark-delete is always
-that of an entry which is still to be acknowledged, or of none yet: when everything retained was
-acknowledged, mark-delete is at the end.
+In the log these are positions that do not exist: ends of ledgers, and gaps left by failed writes. A
+compacted subscription delivers only retained entries, so its cursor also moves over all other
+entries, and over batches of which nothing retained is unacknowledged. As a result, the position
+after mark-delete is always that of an entry that is still to be acknowledged, or past the end: once
+everything retained is acknowledged, mark-delete is at the end.
 
-What is not retained may still be in the log, and nobody has acknowledged it. So a compacted
-subscription moves a copy of its cursor (`Subscription.cursor`) and leaves the acknowledgements
-themselves alone (`Subscription.acked`): a later consumer that reads the log starts from those.
+An entry that is not retained may still be in the log, unacknowledged. So a compacted subscription
+moves a copy of its cursor (`Subscription.cursor`) and leaves the acknowledgements
+(`Subscription.acked`) unchanged: a later consumer that reads the log starts from those.
 
-1. Look what comes behind mark-delete: in the manifest and the known gaps (`TopicReads.following`),
-   or in the piece of what is retained there.
-2. Move there; if that is acknowledged, mark-delete has moved on, and step 1 is repeated. It is also
-   repeated at the end of a piece in which everything is done with.
+1. Find the next position after mark-delete: in the manifest and the known gaps
+   (`TopicReads.following`), or in the run of retained entries at that position.
+2. Move there. If that position is acknowledged, mark-delete has moved further: repeat step 1.
+   Repeat it also at the end of a run in which everything is acknowledged.
 
-For compacted subscriptions step 1 may need a piece that is not in memory. `take` says which, and
-`taking` has it read in a thread. A subscription remembers the state in which all gaps were taken,
-so that nothing is looked at twice. No memory follows the number of gaps.
+For a compacted subscription step 1 may need a run that is not in memory. `take` returns its
+position, and `taking` reads it in a thread. A subscription records the state in which all gaps were
+taken, so that no position is examined twice. Memory does not grow with the number of gaps.
 
-None of it is recorded, for it follows from the log and the view; see `Topic.acknowledge`.
+These moves are not recorded: they follow from the log and the view; see `acknowledgements.py`.
 
 One thread at a time; owned by the topic.
 """
@@ -41,25 +41,25 @@ __all__ = ["CursorGaps"]
 
 
 class CursorGaps:
-    """The gaps of one topic."""
+    """Moves the cursors of one topic over gaps."""
 
     def __init__(self, reading: TopicReads, cursors: CursorStore) -> None:
         self._reading = reading
         self._cursors = cursors
 
     def taking(self, subscription: Subscription) -> Steps[None]:
-        """Move the subscription's cursor over all gaps behind mark-delete."""
+        """Move the cursor of a subscription over all gaps after mark-delete."""
         missing = self.take(subscription)
         while missing is not None:
             joined = subscription.through
-            piece = yield from self._reading.loading(missing, joined)
-            # Another consumer may be the active one by now.
-            missing = self.take(subscription, piece if subscription.through == joined else None)
+            run = yield from self._reading.loading(missing, joined)
+            # The active consumer may have changed during the read.
+            missing = self.take(subscription, run if subscription.through == joined else None)
 
     def take(self, subscription: Subscription, loaded: EntryRun | None = None) -> int | None:
-        """The same with what is in memory; the position whose piece has to be loaded first, if any.
+        """As `taking`, with runs in memory; returns the position of a run to load first, or None.
 
-        `loaded` is the piece that the call before asked for.
+        `loaded` is the run that the previous call requested.
         """
         if not subscription.compacted:
             self._take_in_log(subscription)
@@ -74,10 +74,10 @@ class CursorGaps:
                 loaded = self._reading.cached(start, joined)
             if loaded is None:
                 return start
-            there, exists = _first_retained(loaded, start, border, cursor)
-            if there > start:
-                cursor.fill(start, there)
-            if exists and cursor.mark_delete + 1 == there:
+            following, exists = _first_retained(loaded, start, border, cursor)
+            if following > start:
+                cursor.fill(start, following)
+            if exists and cursor.mark_delete + 1 == following:
                 break
         else:
             cursor.take_gaps(self._reading.following)
@@ -91,15 +91,15 @@ class CursorGaps:
             subscription.cursor.take_gaps(self._reading.following)
 
 
-def _first_retained(piece: EntryRun, start: int, border: int, cursor: Cursor) -> tuple[int, bool]:
-    """The first position from `start` on of an entry that is not done with, and True.
+def _first_retained(run: EntryRun, start: int, border: int, cursor: Cursor) -> tuple[int, bool]:
+    """(position of the first entry at or above `start` that is not spent, True).
 
-    If the piece has none up to the border: the first position that is not known of, and False.
+    If the run has none up to the border: (the first position that the run does not cover, False).
     """
-    for number in range(piece.find(start), len(piece.entries)):
-        entry = piece.entries[number]
+    for number in range(run.find(start), len(run.entries)):
+        entry = run.entries[number]
         if entry.position > border:
             return border + 1, False
         if not is_spent(entry, cursor.remaining_of(entry.position)):
             return entry.position, True
-    return max(start, min(piece.through, border) + 1), False
+    return max(start, min(run.through, border) + 1), False

@@ -1,39 +1,39 @@
 """The durable subscriptions of one topic: name, properties and cursor of each, in a small log.
 
-Every change of a cursor is appended to the log as a record of a few bytes, then made in memory, so
-memory is always what replaying the log gives (and the gaps taken since, which are found again). An
-append is with the operating system when it returns: it survives the death of the process at once,
-and a power cut after `sync` or the next `maintain` that finds the interval over. Creating and
+Each change of a cursor is appended to the log as a record of a few bytes, then applied in memory.
+So memory always equals the result of a replay (plus the gaps taken since, which are found again).
+An append is with the operating system when it returns: it survives the death of the process at
+once, and a power cut after `sync` or after the first `maintain` past the interval. Creating and
 deleting a subscription is durable when it returns.
 
-Records: the entry's `tag` is the number of the subscription, the high byte of its `flags` the kind.
+Records: the `tag` of the entry is the number of the subscription, the high byte of its `flags` the
+kind.
 
     kind         body
     1  snapshot  length of the head (4, little-endian), the head (JSON: name, properties, and
-                 "compacted": true of one that reads compacted), cursor
-    2  deleted   nothing
+                 "compacted": true if it reads compacted), cursor
+    2  deleted   empty
     3 … 7        a change, see `cursor_changes.py`
 
-A checkpoint keeps the log short. It runs in `maintain` when the log has grown past
+A checkpoint keeps the log short. `maintain` runs it when the log has grown past
 `checkpoint_bytes_min` and past `checkpoint_factor` times the snapshots in it:
 
-1. Roll. All records so far are now in sealed segments, and all of them are applied.
+1. Roll. All records so far are in sealed segments, and all of them are applied.
    A crash here leaves one more segment; replay is the same.
-2. Append a snapshot of every subscription, while acknowledgements go on between them.
-   A crash here leaves some snapshots. Each says what the records before it say.
-3. Sync. From here on the new segment says everything.
+2. Append a snapshot of every subscription, while acknowledgements continue between them.
+   A crash here leaves some snapshots. Each equals the result of the records before it.
+3. Sync. From here on the new segment is complete by itself.
 4. Drop the sealed segments by one publish, and delete them.
    A crash before the publish replays old and new, after it the new alone; one before the deletion
    leaves retired files, which the next checkpoint deletes.
 
-So a log may begin with changes of a subscription whose snapshot comes only later, and which has
-them in it: replay passes over those. If no snapshot and no deletion follows, something is missing,
-and that is damage.
+So a log may begin with changes of a subscription whose snapshot follows later and includes them:
+replay skips those. If neither a snapshot nor a deletion follows, the log is damaged.
 
-Owned by the topic. All methods may be called from any thread, but the cursor that `get` returns
-is changed by `ack` and `take_gaps`: whoever reads it does so on the thread that calls those. These
-two are for an event loop. They wait neither for the disk, if `preparation` had nothing to do, nor
-for another thread. So other records are written only where room is left for theirs, and no thread
+Owned by the topic. All methods may be called from any thread, but `ack` and `take_gaps` change the
+cursor that `get` returns, so it may be read only on the thread that calls those. These two are for
+an event loop. They wait neither for the disk, if `preparation` returned None, nor for another
+thread. For this, other records are written only if they leave room for a change, and no thread
 rolls the log while it holds the lock.
 """
 
@@ -71,18 +71,18 @@ _KIND_SHIFT = 8
 _LENGTH = struct.Struct("<I")
 
 RECORD_BYTES_MAX = 2**20
-"""Of an ordinary record; the largest, of a batch of 2^20 messages, has a quarter of this."""
+"""Room that a change needs; the largest, of a batch of 2^20 messages, takes a quarter of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class CursorSettings:
-    """How the cursors of a topic are kept; any may change between two opens."""
+    """Settings of a cursor store; each may change between two opens."""
 
     sync_interval_ms: int = 200
     checkpoint_bytes_min: int = 4 * 2**20
-    """A shorter log is left alone. Replaying this much, 100 000 records, takes under a second."""
+    """Minimum log size for a checkpoint. Replay of this, 100 000 records, takes under a second."""
     checkpoint_factor: int = 8
-    """With long snapshots, so many times as much is appended before they are written again."""
+    """Minimum ratio of the log size to the size of its snapshots for a checkpoint."""
 
     def __post_init__(self) -> None:
         check_range("sync_interval_ms", self.sync_interval_ms, 1, 3_600_000)
@@ -101,10 +101,10 @@ class _Subscription:
     compacted: bool = False
 
     def to_bytes(self) -> bytes:
-        facts: dict[str, object] = {"name": self.name, "properties": self.properties}
+        head_row: dict[str, object] = {"name": self.name, "properties": self.properties}
         if self.compacted:
-            facts["compacted"] = True
-        head = json.dumps(facts).encode()
+            head_row["compacted"] = True
+        head = json.dumps(head_row).encode()
         return b"".join((_LENGTH.pack(len(head)), head, self.cursor.to_bytes()))
 
     @classmethod
@@ -114,19 +114,19 @@ class _Subscription:
         split = _LENGTH.size + length
         head = json.loads(body[_LENGTH.size : split])
         cursor = Cursor.from_bytes(body[split:], path)
-        found = cls(entry.tag, head["name"], head["properties"], cursor, len(body))
-        found.compacted = head.get("compacted", False)
-        return found
+        subscription = cls(entry.tag, head["name"], head["properties"], cursor, len(body))
+        subscription.compacted = head.get("compacted", False)
+        return subscription
 
 
 class CursorStore:
-    """The subscriptions of one topic; see the module."""
+    """The durable subscriptions of one topic."""
 
     def __init__(self, log: Log, settings: CursorSettings) -> None:
         """Use `CursorStore.open`."""
         self._log = log
         self._settings = settings
-        # Held while a record is appended and made in memory, so that both have the same order.
+        # Held while a record is appended and applied, so that both have the same order.
         self._lock = threading.Lock()
         with log.snapshot("cursor store") as snapshot:
             found, self._next_number = _replay(snapshot.read(), log.directory)
@@ -142,7 +142,7 @@ class CursorStore:
         events: EventSink,
         settings: CursorSettings | None = None,
     ) -> CursorStore:
-        """Open the cursors in `directory`, which is created if it is not there."""
+        """Open the store in `directory`, which is created if it does not exist."""
         settings = settings or CursorSettings()
         log_settings = LogSettings(
             durability=Durability.INTERVAL, sync_interval_ms=settings.sync_interval_ms
@@ -164,7 +164,7 @@ class CursorStore:
         *,
         compacted: bool = False,
     ) -> None:
-        """Add a subscription, durably; the cursor is the store's from now on."""
+        """Add a subscription, durably; the store takes ownership of the cursor."""
         new = _Subscription(0, name, dict(properties), cursor, compacted=compacted)
         with self._writing(lambda: new) as body:
             if name in self._subscriptions:
@@ -190,7 +190,7 @@ class CursorStore:
 
     @contextmanager
     def _writing(self, snapshot_of: Callable[[], _Subscription | None]) -> Iterator[bytes]:
-        """Hold the lock, with room for a snapshot and for changes after it; the snapshot."""
+        """Hold the lock, with room for a snapshot and a change after it; yields the snapshot."""
         while True:
             with self._lock:
                 subscription = snapshot_of()
@@ -202,7 +202,7 @@ class CursorStore:
             prepare()
 
     def names(self) -> list[str]:
-        """All subscriptions, sorted."""
+        """The names of all subscriptions, sorted."""
         with self._lock:
             return sorted(self._subscriptions)
 
@@ -210,19 +210,19 @@ class CursorStore:
         return name in self._subscriptions
 
     def get(self, name: str) -> Cursor:
-        """The cursor of a subscription, only to be read."""
+        """The cursor of a subscription, read-only."""
         return self._named(name).cursor
 
     def properties(self, name: str) -> dict[str, str]:
-        """What was given when it was created."""
+        """The properties of a subscription, as it was created with."""
         return dict(self._named(name).properties)
 
     def is_compacted(self, name: str) -> bool:
-        """Did its last consumer read compacted? Then what was trimmed from the log still counts."""
+        """Did its last consumer read compacted? If so, messages that only the view has count."""
         return self._named(name).compacted
 
     def set_compacted(self, name: str, *, compacted: bool) -> None:
-        """Remember how it is read; as durable as an acknowledgement."""
+        """Record whether a subscription reads compacted; as durable as an acknowledgement."""
         with self._writing(lambda: replace(self._named(name), compacted=compacted)) as body:
             subscription = self._named(name)
             if subscription.compacted is not compacted:
@@ -230,9 +230,9 @@ class CursorStore:
                 subscription.compacted = compacted
 
     def preparation(self) -> Callable[[], None] | None:
-        """What waits for the disk or a thread before the next `ack`: to be called, in any thread.
+        """The function to call, in any thread, before the next `ack`; None if there is none.
 
-        None if nothing does, as nearly always.
+        It waits for the disk or for another thread, and is rarely needed.
         """
         return self._wait_for_lock if self._lock.locked() else self._waits_for(RECORD_BYTES_MAX)
 
@@ -246,10 +246,10 @@ class CursorStore:
             return
 
     def ack(self, name: str, change: CursorChange) -> bool:
-        """Record a change of a cursor and make it; see the module for what survives when.
+        """Record and apply a change of a cursor; the module docstring has its durability.
 
-        False, and nothing has happened, if another thread has to end something first. Raises
-        `WriteFailed` if it could not be recorded; then it did not happen.
+        Returns False, without any effect, if another thread holds the lock. Raises `WriteFailed`,
+        without any effect, if the change could not be recorded.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -262,22 +262,22 @@ class CursorStore:
         return True
 
     def cut(self, end: int) -> list[str]:
-        """Forget, durably, what is acknowledged at or above `end`; the subscriptions that had any.
+        """Discard, durably, acknowledgements at or above `end`; returns the names affected.
 
-        For a log that is older than the cursors: positions at its end are used again.
+        For a log that is older than the cursors: it assigns the positions at its end again.
         """
         with self._lock:
-            found = [each for each in self._subscriptions.values() if each.cursor.cut(end)]
-            for each in found:
+            affected = [each for each in self._subscriptions.values() if each.cursor.cut(end)]
+            for each in affected:
                 self._append_snapshot(each, each.to_bytes())
-        if found:
+        if affected:
             self._log.sync()
-        return sorted(each.name for each in found)
+        return sorted(each.name for each in affected)
 
     def take_gaps(self, name: str, following: Callable[[int], int]) -> None:
-        """Move a cursor over what does not exist; not recorded, see `Cursor.take_gaps`.
+        """Move a cursor over positions that do not exist; see `Cursor.take_gaps`. Not recorded.
 
-        It stays where it is while another thread writes it down; the next call moves it.
+        Does nothing while another thread holds the lock; the next call moves the cursor.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -305,10 +305,10 @@ class CursorStore:
         self._log.sync()
 
     def maintain(self) -> None:
-        """What only time brings about: the fsync of the interval, and the checkpoint.
+        """Do the periodic work: the fsync of the interval, and the checkpoint.
 
-        To be called every now and then by the owner, not by those who acknowledge: a checkpoint
-        waits for the disk.
+        The owner calls it periodically, outside of acknowledgements: a checkpoint waits for the
+        disk.
         """
         self._log.maintain()
         if self._checkpoint_due():
@@ -323,14 +323,14 @@ class CursorStore:
         return sealed + self._log.active_bytes > limit
 
     def checkpoint(self) -> None:
-        """Replace the log by a snapshot of every subscription; the steps are in the module."""
+        """Replace the log by a snapshot of every subscription; steps in the module docstring."""
         self._log.roll()
         with self._lock:
-            # Under the lock, so that every record below it is applied. It does not matter if
-            # others have appended to the new segment meanwhile, or have rolled it.
+            # Under the lock, so that every record below it is applied. Other threads may have
+            # appended to the new segment, or rolled it; both are harmless.
             before = self._log.manifest.active.first_position
         for name in self.names():
-            # It may have been deleted meanwhile, and must not come back.
+            # It may have been deleted since `names()`, and must not be restored.
             with self._writing(partial(self._subscriptions.get, name)) as body:
                 subscription = self._subscriptions.get(name)
                 if subscription is not None:
@@ -340,13 +340,13 @@ class CursorStore:
         self._log.reclaim()
 
     def close(self) -> None:
-        """Make everything durable and let go of the directory; a second call does nothing."""
+        """Make everything durable and close the log; idempotent."""
         self._log.close()
 
 
 def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscription], int]:
-    """The subscriptions that the records leave, and the next free number."""
-    found: dict[int, _Subscription] = {}
+    """Replay the records: (subscriptions, next free number)."""
+    subscriptions: dict[int, _Subscription] = {}
     awaited: set[int] = set()
     highest = 0
     for entry in entries:
@@ -354,13 +354,13 @@ def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscrip
         highest = max(highest, number)
         try:
             if kind == _SNAPSHOT:
-                found[number] = _Subscription.from_entry(entry, directory)
+                subscriptions[number] = _Subscription.from_entry(entry, directory)
                 awaited.discard(number)
             elif kind == _DELETED:
-                found.pop(number, None)
+                subscriptions.pop(number, None)
                 awaited.discard(number)
-            elif number in found:
-                change_from_bytes(kind, entry.body).apply(found[number].cursor)
+            elif number in subscriptions:
+                change_from_bytes(kind, entry.body).apply(subscriptions[number].cursor)
             else:
                 awaited.add(number)
         except (ValueError, KeyError, TypeError, struct.error) as error:
@@ -369,4 +369,4 @@ def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscrip
     if awaited:
         what = f"changes of subscriptions {sorted(awaited)}, but no snapshot of them"
         raise DamagedFile(directory, 0, what)
-    return list(found.values()), highest + 1
+    return list(subscriptions.values()), highest + 1

@@ -1,10 +1,10 @@
 """Delivers entries of a topic to the consumers of a subscription.
 
-1. Ask the subscription what it wants: entries from a position on, or single ones again.
-2. Take them from a piece that is in memory, or have one loaded in a thread. What the subscription
-   wants may have changed meanwhile: then begin again.
-3. Offer them. If none was delivered, because all were acknowledged, wait or are gone, there may be
-   more behind them: begin again, after a turn of others if many were looked at.
+1. Ask the subscription what to read: entries from a position on, or single positions again.
+2. Take them from a run in memory, or load the run in a thread. If the subscription has a different
+   request after the load, restart.
+3. Offer them. If none was delivered, because all were acknowledged, delayed or missing, there may
+   be more after them: restart, and yield first if many were examined.
 
 One thread at a time; owned by the topic.
 """
@@ -25,12 +25,12 @@ __all__ = ["DISPATCH_ENTRIES_MAX", "Dispatcher"]
 
 READ_BYTES_MAX = 2**20
 DISPATCH_ENTRIES_MAX = 200
-"""Entries that one call delivers, or looks at in one turn of the loop, about 2 ms: a client may ask
-for any number."""
+"""Maximum number of entries that one call delivers, or examines between two yields, about 2 ms. A
+client may request any number."""
 
 
 class Dispatcher:
-    """Dispatches one topic."""
+    """Dispatches the entries of one topic."""
 
     def __init__(self, log: Log, reading: TopicReads, gaps: CursorGaps, clock: Clock) -> None:
         self._log = log
@@ -39,50 +39,50 @@ class Dispatcher:
         self._clock = clock
 
     def dispatching(self, subscription: Subscription) -> Steps[list[Delivery]]:
-        """Deliver what can be delivered now; nothing left to do when the answer is empty."""
+        """Deliver what can be delivered; an empty result means that nothing is left to do."""
         now_ms = self._clock.now_ms()
-        before, looked = None, 0
+        before, examined = None, 0
         gaps_taken = not subscription.compacted
-        while (wanted := subscription.wants(now_ms)) is not None and wanted != before:
+        while (request := subscription.wants(now_ms)) is not None and request != before:
             joined = subscription.through if subscription.compacted else None
-            start = wanted.first
-            if not wanted.positions and start > self._log.last_position:
+            start = request.first
+            if not request.positions and start > self._log.last_position:
                 break
             if not gaps_taken:
                 gaps_taken = True
                 yield from self._gaps.taking(subscription)
                 continue
-            piece = self._reading.cached(start, joined)
-            if piece is None:
-                piece = yield from self._reading.loading(start, joined)
-                if not _still_wants(subscription, wanted, joined, now_ms):
+            run = self._reading.cached(start, joined)
+            if run is None:
+                run = yield from self._reading.loading(start, joined)
+                if not _still_wants(subscription, request, joined, now_ms):
                     continue
-            if wanted.positions:
+            if request.positions:
                 entries, through = self._reading.read_each(
-                    wanted.positions, READ_BYTES_MAX, piece, joined
+                    request.positions, READ_BYTES_MAX, run, joined
                 )
             else:
-                entries, through = piece.take(start, min(wanted.messages, DISPATCH_ENTRIES_MAX))
-                # What of them is not in memory is taken in the next call.
+                entries, through = run.take(start, min(request.messages, DISPATCH_ENTRIES_MAX))
+                # Gaps in runs that are not in memory are taken in the next call.
                 self._gaps.take(subscription)
-            deliveries = subscription.offer(entries, now_ms, wanted=wanted, through=through)
+            deliveries = subscription.offer(entries, now_ms, wanted=request, through=through)
             if deliveries:
                 return deliveries
-            # All of it was acknowledged, waits or is gone: there may be more behind it.
-            before = wanted
-            looked += len(entries)
-            if looked >= DISPATCH_ENTRIES_MAX and subscription.wants(now_ms) != wanted:
+            # All entries were acknowledged, delayed or missing: there may be more after them.
+            before = request
+            examined += len(entries)
+            if examined >= DISPATCH_ENTRIES_MAX and subscription.wants(now_ms) != request:
                 yield None
-                # The cursor may be back where it was.
-                before, looked = None, 0
+                # The cursor may have been moved back during the yield.
+                before, examined = None, 0
         return []
 
 
 def _still_wants(
-    subscription: Subscription, wanted: DispatchRead, joined: int | None, now_ms: int
+    subscription: Subscription, request: DispatchRead, joined: int | None, now_ms: int
 ) -> bool:
-    """Has nothing changed while a piece was loaded that this would be read from another?"""
-    now = subscription.wants(now_ms)
-    if now is None or (now.positions, now.start) != (wanted.positions, wanted.start):
+    """Does the subscription, after a load, still need the run that was loaded?"""
+    current = subscription.wants(now_ms)
+    if current is None or (current.positions, current.start) != (request.positions, request.start):
         return False
     return joined == (subscription.through if subscription.compacted else None)

@@ -1,8 +1,8 @@
-"""What dispatch has to know of an entry, in the log's frame or in the entry's own metadata.
+"""The properties of an entry that dispatch needs, from its frame or from its metadata.
 
-The frame's flags say whether it is a batch, whether it is delivered later, and whether its time was
-not believed, so that most entries need not be opened. Pure; for the topic and for whoever appends
-to one.
+The flags of the frame say whether the entry is a batch, whether it is delayed, and whether its
+publish time was corrected, so that dispatch decodes few entries. Pure; for the topic and for code
+that appends to one.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FLAG_DELAYED = 0x0100
 """The entry's metadata has a `deliver_at_time`."""
 
 FLAG_BATCH = 0x0200
-"""The entry is a batch, if of one message only."""
+"""The entry is a batch, possibly of one message."""
 
 FLAG_AHEAD = 0x0800
-"""Its producer's clock was too far ahead: it was sent with a later time than the frame has."""
+"""The producer's clock was too far ahead: the frame has an earlier time than was sent."""
 
 
 def message_count(entry: LogEntry) -> int:
-    """How many messages an entry has, by its frame.
+    """The number of messages of an entry, by its frame.
 
-    A frame that was written before counts were checked may say any number; then the metadata
-    decides, within the limit.
+    Frames written before counts were checked may have any number; for those the metadata decides,
+    within the limit.
     """
     if entry.tag <= BATCH_MESSAGES_MAX:
         return max(1, entry.tag)
@@ -48,7 +48,7 @@ def message_count(entry: LogEntry) -> int:
 
 
 def slot_of(entry: LogEntry) -> int:
-    """The slot of an entry's ordering key or key; those without are spread."""
+    """The slot of the ordering key or key; entries without one are spread by their ids."""
     metadata = metadata_of(entry.body)
     if metadata.HasField("ordering_key"):
         return key_slot(metadata.ordering_key)
@@ -59,7 +59,7 @@ def slot_of(entry: LogEntry) -> int:
 
 
 def due_ms_of(entry: LogEntry) -> int:
-    """When it is to be delivered, 0 for at once."""
+    """The delivery time of a delayed entry, otherwise 0."""
     if not entry.flags & FLAG_DELAYED:
         return 0
     return int(metadata_of(entry.body).deliver_at_time)
@@ -75,8 +75,9 @@ def _live_slots(entry: LogEntry) -> int:
 
 
 def is_spent(entry: LogEntry, remaining: int | None) -> bool:
-    """Is everything acknowledged that compaction has retained of a batch? Of it `remaining` is not.
+    """Are all retained messages of a partly acknowledged batch acknowledged?
 
-    What remains may have been superseded since, and what was acknowledged may not.
+    `remaining` has the bits of the messages that are not acknowledged. Messages among them may have
+    been superseded after their delivery.
     """
     return remaining is not None and not remaining & _live_slots(entry)

@@ -1,32 +1,33 @@
-"""Who gets which entry: the dispatch of one subscription.
+"""Dispatch of one subscription: which consumer receives which entry.
 
-Pure: it is told what consumers do, says which entries it wants to read, is handed them, and answers
-with deliveries. Reading, sending and remembering acknowledgements durably are the topic's.
+Pure. The topic reads, sends, and stores acknowledgements; it reports what consumers do, reads the
+entries that the subscription requests, and sends the deliveries that it returns.
 
-1. `wants()` says what to read next: entries that wait, or the log from a position, and how many
-   messages can be taken.
-2. `offer(entries)` divides them among the consumers that have permits and returns deliveries.
+1. `wants()` says what to read next: undelivered entries, or the log from a position, and how many
+   messages the consumers can receive.
+2. `offer(entries)` distributes them among the consumers that have permits, and returns deliveries.
    Permits count messages; a batch is one entry of several messages and may overdraw them.
-3. `acknowledged(position)` is told after the cursor has taken an acknowledgement.
+3. `acknowledged(position)` follows after the cursor has recorded an acknowledgement.
 
 Types
     exclusive   one consumer; entries in order
-    failover    one active consumer, the others wait: the first that joined, of those of the best
-                priority; the partitions of a topic are spread over those, by name
-    shared      each entry to the next consumer with permits, in turn, best priority first
+    failover    one active consumer, the others are standby: the first that joined among those of
+                the best priority; the partitions of a topic are spread over those, by name
+    shared      each entry to the next consumer with permits, round-robin, best priority first
     key_shared  as shared, but all entries of a key slot go to one consumer, in order: an entry
                 waits while an earlier one of its slot waits or is held by another consumer
 
-What an exclusive or failover consumer holds is not remembered: it begins again behind mark-delete.
-The others' entries that wait (their consumer takes none, not due yet, to be delivered again) are
-kept as positions only. `WAITING_MAX` of them, or `DELAYED_MAX` that are not due, keep the log from
-being read on. When the last consumer leaves, all that is forgotten and read again later.
+The entries that an exclusive or failover consumer holds are not recorded: it restarts after
+mark-delete. For the other types, undelivered entries (the consumer has no permits, the entry is not
+due, or it is to be redelivered) are stored as positions only. With `WAITING_MAX` of them, or
+`DELAYED_MAX` that are not due, the subscription reads no further. When the last consumer leaves,
+all of this is discarded, and read again later.
 
-Exclusive and failover subscriptions may be **compacted**: entries then come as they are retained,
-and of a batch only some messages may be. Such a batch gets a form that its consumer can read, and
-permits are charged as the client counts them (`compacted_batch.py`). Of a masked batch not every
-client can acknowledge what it got. So if a later entry is acknowledged and a masked batch is still
-whole, or if it is to be delivered again, it comes packed.
+Exclusive and failover subscriptions may be **compacted**: they deliver retained entries, and of a
+batch only some messages may be retained. Such a batch is sent in a form that its consumer can read,
+and permits are charged as the client counts them (`compacted_batch.py`). Some clients cannot
+acknowledge a masked batch. So if a later entry is acknowledged while a masked batch is still wholly
+unacknowledged, or if the batch is redelivered, it is sent packed (`masked_batches.py`).
 """
 
 from __future__ import annotations
@@ -75,49 +76,49 @@ __all__ = [
 WAITING_MAX = 10_000
 DELAYED_MAX = 100_000
 AGAIN_MAX = 200
-"""Waiting entries that are asked for at once."""
+"""Maximum number of undelivered entries in one read request."""
 
-RETURNED_A_STEP = 1_000
-"""Entries of a consumer that left, or asked for all of them again, that wait anew in one step."""
+RETURNED_PER_STEP = 1_000
+"""Entries queued for redelivery per step, after a consumer left or requested redelivery."""
 
 _NO_SLOT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchRead:
-    """What to read: exactly these positions, ascending, or the log from `start` on."""
+    """A read request: exactly these positions, ascending, or the log from `start` on."""
 
     positions: tuple[int, ...]
     start: int
     messages: int
-    """That the consumers can take; more than that need not be read."""
+    """Messages that the consumers can receive; reading more is of no use."""
 
     @property
     def first(self) -> int:
-        """Where reading begins."""
+        """The first position to read."""
         return self.positions[0] if self.positions else self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An entry on its way to a consumer."""
+    """An entry to send to a consumer."""
 
     consumer: Consumer
     entry: LogEntry
     redeliveries: int
     remaining: int | None
-    """Bits of the batch that are still to be delivered; None means all."""
+    """Bits of the batch that are still to be delivered; None for all."""
     wire: WireBatch | None = None
-    """What to send, where that is not the entry itself."""
+    """The form to send, if it is not the entry itself."""
 
     @property
     def as_stored(self) -> bool:
-        """Is it sent for the first time, and all of it as it is in the log?"""
+        """Is it a first delivery of the whole entry, unchanged?"""
         return self.wire is None and self.remaining is None and not self.redeliveries
 
 
 class Subscription:
-    """The dispatch of one subscription; one thread at a time."""
+    """The dispatch state of one subscription; one thread at a time."""
 
     def __init__(
         self,
@@ -135,19 +136,19 @@ class Subscription:
         self.name = name
         self.kind = kind
         self.acked = cursor
-        """What was acknowledged."""
+        """The acknowledgements."""
         self.cursor = cursor.copy() if compacted else cursor
-        """What need not be delivered: for a compacted subscription also what is not retained."""
+        """What need not be delivered; for a compacted subscription also what is not retained."""
         self.durable = durable
         self.compacted = compacted
         self.consumers: dict[Consumer, int] = {}
-        """In the order in which they joined, each with its number in that order."""
+        """In join order, each with its number in that order."""
         self.active: Consumer | None = None
         self.read_position = cursor.mark_delete + 1
         self.gaps_taken: tuple[int, ...] = ()
-        """State in which the cursor has moved over all that is not retained; the topic's."""
+        """State in which the cursor was moved over all gaps; set by `CursorGaps`."""
         self.read_failure: ReadFailure | None = None
-        """Why it cannot go on reading; until something was delivered or the cursor was moved."""
+        """Why reading failed; reset when an entry is delivered or the cursor is moved."""
         self.delivered_messages = 0
         self.delivered_bytes = 0
         self._slot_of = slot_of
@@ -163,18 +164,18 @@ class Subscription:
         self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
         self._joined = 0
         self._ranking: list[Consumer] = []
-        """Consumers by priority, then in the order in which they are chosen."""
+        """Consumers by priority, then in order of choice."""
         self._turns: list[deque[Consumer]] = []
-        """Shared, while entries are divided: those who may get one, by priority."""
+        """Shared, during `offer`: the ready consumers in round-robin order, by priority."""
         self._last_rank = (0, "", 0)
-        """Of the consumer that got the last entry."""
+        """Rank of the consumer that received the last entry."""
         self._returning: deque[tuple[Consumer, list[int]]] = deque()
-        """Entries that are still held, and are to wait for delivery."""
+        """Held entries that will be queued for redelivery."""
 
     # --- consumers --------------------------------------------------------------------------
 
     def add(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        """Let a consumer join, or raise `ConsumerRefused`."""
+        """Add a consumer, or raise `ConsumerRefused`."""
         if self.consumers and kind is not self.kind:
             raise ConsumerRefused(
                 f"subscription {self.name} is {self.kind.name.lower()}, not {kind.name.lower()}"
@@ -193,20 +194,20 @@ class Subscription:
                 raise ConsumerRefused(f"subscription {self.name}: {error}") from error
         self.kind = kind
         if not self.consumers:
-            self._read(compacted=consumer.through is not None)
+            self._set_compacted(compacted=consumer.through is not None)
         self._joined += 1
         self.consumers[consumer] = self._joined
         insort(self._ranking, consumer, key=self._rank)
         self._consumers_changed()
 
-    def _read(self, *, compacted: bool) -> None:
-        """The first consumer decides how the subscription is read, and from which cursor."""
+    def _set_compacted(self, *, compacted: bool) -> None:
+        """Set the mode of reading, and its cursor; the first consumer decides."""
         self.compacted = compacted
         self.cursor = self.acked.copy() if compacted else self.acked
         self.gaps_taken = ()
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer left; what it held is delivered again."""
+        """Remove a consumer; the entries it held are redelivered."""
         if consumer not in self.consumers:
             return
         del self._ranking[bisect_left(self._ranking, self._rank(consumer), key=self._rank)]
@@ -215,22 +216,22 @@ class Subscription:
             self._slots.remove(consumer)
         self._consumers_changed()
         if self.consumers:
-            self._put_back(consumer, list(consumer.held))
+            self._requeue(consumer, list(consumer.held))
         else:
             self.reset()
 
     def _consumers_changed(self) -> None:
         self._waiting.regroup()
-        chosen = self._chosen() if self.kind.single else None
-        if chosen is not self.active:
-            self.active = chosen
+        active = self._choose_active() if self.kind.single else None
+        if active is not self.active:
+            self.active = active
             self.rewind()
 
     def _rank(self, consumer: Consumer) -> tuple[int, str, int]:
         name = consumer.name if self._partition >= 0 else ""
         return consumer.priority, name, self.consumers[consumer]
 
-    def _chosen(self) -> Consumer | None:
+    def _choose_active(self) -> Consumer | None:
         ranking = self._ranking
         if not ranking:
             return None
@@ -239,24 +240,24 @@ class Subscription:
 
     @property
     def through(self) -> int:
-        """Compacted: the horizon that the active consumer found; any, while there is none."""
+        """Compacted: the horizon of the active consumer; without one, the highest position."""
         active = self.active
         return POSITION_MAX if active is None or active.through is None else active.through
 
     def rewind(self) -> None:
-        """Begin again behind what is acknowledged."""
+        """Restart reading after mark-delete."""
         self._masked.redeliver_all()
         self.read_position = self.cursor.mark_delete + 1
 
     # --- reading ----------------------------------------------------------------------------
 
     def wants(self, now_ms: int) -> DispatchRead | None:
-        """What to read next; None while nobody could take it."""
+        """What to read next; None if no consumer could receive it."""
         self._return_some()
         while self._delayed and self._delayed[0][0] <= now_ms:
             self._waiting.add(heapq.heappop(self._delayed)[1], _NO_SLOT)
-        takers = [self.active] if self.kind.single else self._ranking
-        ready = [consumer for consumer in takers if consumer is not None and consumer.ready]
+        candidates = [self.active] if self.kind.single else self._ranking
+        ready = [consumer for consumer in candidates if consumer is not None and consumer.ready]
         if not ready:
             return None
         messages = sum(consumer.permits for consumer in ready)
@@ -269,58 +270,58 @@ class Subscription:
 
     @property
     def unfinished(self) -> bool:
-        """Is there more to do, though nothing was delivered?"""
+        """Are entries still to be queued for redelivery, even if nothing was delivered?"""
         return bool(self._returning)
 
     @property
     def due_ms(self) -> int | None:
-        """When the next delayed entry is due, None if there is none."""
+        """Due time of the next delayed entry, None if there is none."""
         return self._delayed[0][0] if self._delayed else None
 
     def _deliverable(self, ready: Sequence[Consumer], limit: int) -> list[int]:
-        """Waiting entries that can go now."""
+        """Undelivered entries that can be delivered."""
         if self.kind is not SubscriptionType.KEY_SHARED:
             return self._waiting.first(_NO_SLOT, limit)
-        found: list[int] = []
+        positions: list[int] = []
         for consumer in ready:
-            stop = min(limit, len(found) + consumer.permits)
+            stop = min(limit, len(positions) + consumer.permits)
             for slot in self._waiting.slots_of(consumer):
-                if len(found) >= stop:
+                if len(positions) >= stop:
                     break
                 if self._free_for(slot, consumer):
-                    found += self._waiting.first(slot, stop - len(found))
-        return sorted(found)
+                    positions += self._waiting.first(slot, stop - len(positions))
+        return sorted(positions)
 
     def offer(
         self, entries: Sequence[LogEntry], now_ms: int, *, wanted: DispatchRead, through: int
     ) -> list[Delivery]:
-        """Divide what was read; the first entry that nobody can take ends it.
+        """Distribute entries; stops at the first one that no consumer can receive.
 
-        What was wanted up to position `through` was looked for: what is not among the entries does
-        not exist.
+        The read covered the request up to position `through`: a position that is not among the
+        entries does not exist.
         """
         deliveries: list[Delivery] = []
         again = bool(wanted.positions)
         if again:
-            there = {entry.position for entry in entries}
+            read = {entry.position for entry in entries}
             for position in wanted.positions:
-                if position <= through and position not in there:
+                if position <= through and position not in read:
                     self._forget(position)
         self._begin_turns()
         for entry in entries:
             position = entry.position
             if self.cursor.is_acked(position) or self._is_spent(entry):
                 self._forget(position)
-            elif again or not self._put_off(entry, now_ms):
+            elif again or not self._delay(entry, now_ms):
                 slot = self._slot(entry)
-                consumer = self._taker(slot, position)
+                consumer = self._receiver(slot, position)
                 if consumer is not None:
                     self._waiting.discard(position)
                     deliveries.append(self._deliver(consumer, entry, slot))
                 elif slot == _NO_SLOT:
                     return deliveries
                 else:
-                    # Its slot's consumer cannot take it: others go on without it.
+                    # The consumer of its slot is not ready; other slots continue.
                     self._waiting.add(position, slot)
             if not again:
                 self.read_position = position + 1
@@ -331,10 +332,10 @@ class Subscription:
         return deliveries
 
     def _is_spent(self, entry: LogEntry) -> bool:
-        # Gaps are taken only behind mark-delete, so it may be among those that come.
+        # Gaps are taken only right after mark-delete, so later spent entries are still read.
         return self.compacted and is_spent(entry, self.cursor.remaining_of(entry.position))
 
-    def _put_off(self, entry: LogEntry, now_ms: int) -> bool:
+    def _delay(self, entry: LogEntry, now_ms: int) -> bool:
         if self.kind is not SubscriptionType.SHARED:
             return False
         due_ms = self._due_ms_of(entry)
@@ -349,7 +350,7 @@ class Subscription:
         slot = self._waiting.slot_of(entry.position)
         return self._slot_of(entry) if slot is None else slot
 
-    def _taker(self, slot: int, position: int) -> Consumer | None:
+    def _receiver(self, slot: int, position: int) -> Consumer | None:
         if self.kind.single:
             return self.active if self.active is not None and self.active.ready else None
         if slot == _NO_SLOT:
@@ -365,7 +366,7 @@ class Subscription:
         return holder is None or holder[0] is consumer
 
     def _begin_turns(self) -> None:
-        """Shared: note who may get an entry, from the one behind the last that got one."""
+        """Shared: list the ready consumers, starting after the last one that received an entry."""
         if self.kind is not SubscriptionType.SHARED:
             return
         ready = [consumer for consumer in self._ranking if consumer.ready]
@@ -419,7 +420,7 @@ class Subscription:
     # --- after delivery ---------------------------------------------------------------------
 
     def acknowledged(self, position: int) -> None:
-        """The cursor has taken an acknowledgement of an entry or of messages in it."""
+        """The cursor has recorded an acknowledgement of an entry or of messages in it."""
         self._masked.acknowledge(position)
         if self.cursor.is_acked(position):
             for earlier in self._masked.take_passed_over(position):
@@ -435,7 +436,7 @@ class Subscription:
             held.messages = remaining.bit_count()
 
     def acknowledged_up_to(self, position: int) -> None:
-        """The cursor has taken everything up to `position` as acknowledged."""
+        """The cursor has recorded a cumulative acknowledgement."""
         for each in [p for p in self._holders if p <= position]:
             self._release(each)
         self._waiting.discard_up_to(position)
@@ -444,28 +445,28 @@ class Subscription:
             del self._redeliveries[each]
 
     def redeliver(self, consumer: Consumer, positions: Sequence[int] | None) -> None:
-        """A consumer wants entries again: those given, or all it holds."""
+        """A consumer requests redelivery of these entries, or of all it holds."""
         if self.kind.single:
             if consumer is self.active:
                 self.rewind()
             return
-        wanted = list(consumer.held) if positions is None else dict.fromkeys(positions)
-        again = [position for position in wanted if position in consumer.held]
+        requested = list(consumer.held) if positions is None else dict.fromkeys(positions)
+        again = [position for position in requested if position in consumer.held]
         counts = self._redeliveries
         counts.update({position: counts.get(position, 0) + 1 for position in again})
-        self._put_back(consumer, again)
+        self._requeue(consumer, again)
 
     def record_seek(self, position: int) -> None:
-        """The cursor was moved to a position by a client, or for one."""
+        """A client, or an administrator, moved the cursor to a position."""
         self._masked.seek(position)
         self.reset()
 
     def forget_seek(self) -> None:
-        """A consumer has left for good, and what it sought means nothing to the next one."""
+        """Forget the target of a seek, after its consumer has left without a reconnect."""
         self._masked.forget_seek()
 
     def reset(self) -> None:
-        """The cursor was moved or nobody is there: forget everything and begin behind it."""
+        """Discard all dispatch state and restart after mark-delete."""
         for consumer in set(self._holders.values()):
             consumer.held.clear()
             consumer.unacked_messages = 0
@@ -477,17 +478,18 @@ class Subscription:
         self._redeliveries.clear()
         self.rewind()
 
-    def _put_back(self, consumer: Consumer, positions: list[int]) -> None:
-        """Let entries wait again. Until its step comes, one counts as held: its slot stays taken.
+    def _requeue(self, consumer: Consumer, positions: list[int]) -> None:
+        """Queue entries for redelivery, in steps.
 
-        A consumer may hold tens of thousands, so `wants` goes on with what is too much for a step.
+        An entry counts as held, and its slot as taken, until its step. A consumer may hold tens of
+        thousands of entries, so `wants` continues with the rest.
         """
         if positions:
             self._returning.append((consumer, positions[::-1]))
             self._return_some()
 
     def _return_some(self) -> None:
-        for _ in range(RETURNED_A_STEP):
+        for _ in range(RETURNED_PER_STEP):
             while self._returning and not self._returning[0][1]:
                 self._returning.popleft()
             if not self._returning:
@@ -495,13 +497,13 @@ class Subscription:
             consumer, positions = self._returning[0]
             position = positions.pop()
             held = consumer.held.get(position)
-            # It may have been acknowledged since.
+            # It may have been acknowledged before its step.
             if held is not None:
                 self._release(position)
                 self._waiting.add(position, held.slot)
 
     def _release(self, position: int) -> None:
-        """Nobody holds it any longer."""
+        """Remove an entry from the consumer that holds it."""
         holder = self._holders.pop(position, None)
         if holder is None:
             return
@@ -513,6 +515,6 @@ class Subscription:
                 self._held_in_slot[held.slot] = consumer, count - 1
 
     def _forget(self, position: int) -> None:
-        """It needs no delivery any more."""
+        """Remove an entry that needs no delivery."""
         self._waiting.discard(position)
         self._redeliveries.pop(position, None)

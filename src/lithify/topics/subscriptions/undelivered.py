@@ -1,9 +1,9 @@
-"""Entries of a subscription that were read but not delivered: positions only, by slot.
+"""Positions of entries that a subscription has read and not delivered, by key slot.
 
-A slot's positions stand in a heap, so that adding one and finding the lowest cost O(log n) however
-many wait. One that is taken away is forgotten in `_slot_of`, which is the truth, and dropped from
-its heap when it comes to the top. Slots are grouped by the consumer that has them, so that nobody
-looks at the slots of one that takes nothing.
+Each slot has a heap of positions, so that insertion and the lookup of the lowest cost O(log n). A
+removal deletes the position from `_slot_of`, which is authoritative; its heap drops it when it
+comes to the top. Slots are grouped by the consumer that owns them, so that the slots of a consumer
+that is not ready are not examined.
 
 Pure; owned by a subscription.
 """
@@ -20,15 +20,15 @@ __all__ = ["Undelivered"]
 
 
 class Undelivered:
-    """Positions that wait for a consumer."""
+    """The undelivered positions of one subscription."""
 
     def __init__(self, owner_of: Callable[[int], object]) -> None:
-        """`owner_of` tells a slot's group; call `regroup` when its answers have changed."""
+        """`owner_of` returns the owner of a slot; call `regroup` after its results change."""
         self._owner_of = owner_of
         self._slot_of: dict[int, int] = {}
         self._heaps: dict[int, list[int]] = {}
         self._groups: dict[object, dict[int, None]] | None = {}
-        """None until it is asked for after slots have changed hands."""
+        """Slots by owner; None after `regroup`, until the next lookup rebuilds it."""
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -37,7 +37,7 @@ class Undelivered:
         return position in self._slot_of
 
     def add(self, position: int, slot: int) -> None:
-        """Let an entry wait; nothing if it does already."""
+        """Add an entry; does nothing if it is present."""
         if position in self._slot_of:
             return
         self._slot_of[position] = slot
@@ -49,28 +49,28 @@ class Undelivered:
         heappush(heap, position)
 
     def discard(self, position: int) -> None:
-        """It was delivered, acknowledged or is gone; nothing if it does not wait."""
+        """Remove an entry that was delivered or acknowledged or does not exist, if present."""
         slot = self._slot_of.pop(position, None)
         if slot is not None:
             self.lowest(slot)
 
     def discard_up_to(self, position: int) -> None:
-        """The same for all up to a position."""
+        """Remove all entries up to a position."""
         for each in [p for p in self._slot_of if p <= position]:
             self.discard(each)
 
     def clear(self) -> None:
-        """Nothing waits."""
+        """Remove all entries."""
         self._slot_of.clear()
         self._heaps.clear()
         self._groups = {}
 
     def slot_of(self, position: int) -> int | None:
-        """The slot in which an entry waits, None if it does not wait."""
+        """The slot of an entry, None if it is not present."""
         return self._slot_of.get(position)
 
     def slots_of(self, owner: object) -> Iterable[int]:
-        """The slots of a consumer in which something waits."""
+        """The slots of a consumer that have entries."""
         if self._groups is None:
             self._groups = {}
             for slot in self._heaps:
@@ -78,7 +78,7 @@ class Undelivered:
         return list(self._groups.get(owner, ()))
 
     def lowest(self, slot: int) -> int | None:
-        """The lowest position that waits in a slot."""
+        """The lowest position in a slot, None if it has none."""
         heap = self._heaps.get(slot)
         if heap is None:
             return None
@@ -96,19 +96,19 @@ class Undelivered:
         return None
 
     def first(self, slot: int, limit: int) -> list[int]:
-        """The lowest positions that wait in a slot, ascending, `limit` at most."""
+        """The lowest positions in a slot, ascending, `limit` at most."""
         heap = self._heaps.get(slot, [])
-        found: list[int] = []
-        while heap and len(found) < limit:
+        positions: list[int] = []
+        while heap and len(positions) < limit:
             position = heappop(heap)
-            # One that went and came back is in the heap twice.
-            if self._slot_of.get(position) == slot and found[-1:] != [position]:
-                found.append(position)
-        for position in found:
+            # An entry that was removed and added again is in the heap twice.
+            if self._slot_of.get(position) == slot and positions[-1:] != [position]:
+                positions.append(position)
+        for position in positions:
             heappush(heap, position)
         self.lowest(slot)
-        return found
+        return positions
 
     def regroup(self) -> None:
-        """Slots have changed hands."""
+        """The owners of slots have changed."""
         self._groups = None

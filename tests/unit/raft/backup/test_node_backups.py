@@ -19,7 +19,7 @@ from lithify.raft.kv.machine import KvMachine
 from lithify.raft.net.client_operations import ClientOperation, OperationRefused
 from lithify.raft.storage.segment_file import SegmentLimits
 from lithify.raft.storage.storage import StorageSettings
-from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.net.nodes import until
 from tests.unit.raft.node.test_node import client_of, running, settings
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from lithify.raft.net.client_operations import (
 from lithify.raft.net.peer_recognition import Standing
 from lithify.raft.node import member_changes
 from tests.ports import free_port
-from tests.unit.raft.net.test_transport import Listener, until
+from tests.unit.raft.net.nodes import Listener, until
 from tests.unit.raft.node.test_node import client_of, members_of, refusal, running, settings
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from lithify.raft.net.client_operations import (
 from lithify.raft.node import client_requests
 from lithify.raft.node.node import RaftNode, RaftNodeSettings
 from tests.patience import PROCESS_S_MAX
-from tests.unit.raft.net.test_transport import until
+from tests.unit.raft.net.nodes import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

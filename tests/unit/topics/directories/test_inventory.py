@@ -14,7 +14,7 @@ from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.remove_tree import remove_tree
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.topics.definitions.topic_names import TopicName
-from lithify.topics.directories.inventory import USELESS_LINES_MAX, Inventory, read_inventory
+from lithify.topics.directories.inventory import OBSOLETE_LINES_MAX, Inventory, read_inventory
 from lithify.topics.topics import TopicNotFound
 from tests.unit.topics.test_topics import NODE, open_topics, values
 
@@ -248,10 +248,10 @@ def test_lines_are_appended_and_the_file_is_replaced_when_most_are_of_no_use() -
     operations = Counter(line.split()[0] for line in faulty.trace[done:])
     assert operations == dict.fromkeys(["open_append", "write", "fdatasync"], len(kept))
     size = fs.stat(PATH).size
-    for _ in range(USELESS_LINES_MAX):
+    for _ in range(OBSOLETE_LINES_MAX):
         inventory.add(named("again"))
         inventory.remove(named("again"))
-    assert fs.stat(PATH).size < size + 100 * (USELESS_LINES_MAX + 2 * len(kept) + 2)
+    assert fs.stat(PATH).size < size + 100 * (OBSOLETE_LINES_MAX + 2 * len(kept) + 2)
     again = Inventory(fs, PATH, ignore_events)
     assert again.names() == sorted([*kept, *named("first")])
 
