@@ -90,7 +90,7 @@ def test_transfer_waits_until_the_member_leads_or_says_why_not(tmp_path: Path) -
         cluster.nodes[others[1]].kill()
         code, _, err = run(cluster, "transfer", others[1])
         assert code == 4
-        assert f"{others[1]} did not take over" in err
+        assert f"{others[1]} did not become the leader" in err
         assert run(cluster, "transfer", "n9")[0] == 4
 
 

@@ -3,19 +3,19 @@
 LithifyError
 ├── GapInLog        an entry that does not follow the one before it
 ├── EntryGone       an index that is compacted away
-├── EntryUnreadable an entry in a damaged place of a file, or that the disk does not read
+├── EntryUnreadable an entry in a damaged place of a file, or that the disk cannot read
 ├── EntriesLost     entries that must be there and are not
 ├── FilesLost       files that the manifest names and that are gone (a `MissingFile`)
 ├── GroupAbsent     a group that has no member on this node
-├── ClientTooSlow   a client that does not take what it is sent
+├── ClientTooSlow   a client that does not read its messages
 ├── NodeNotReached  a node that is to be added is not at its address
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
-├── MemberElsewhere a member is reached at another address than the one that was given
+├── MemberElsewhere a member has another address than the given one
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnersStay    a node that was added is a learner, and no voter yet
-├── OutcomeUnknown  nobody here knows whether a proposal was done
+├── OutcomeUnknown  a proposal that may have been done or not
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
-├── NoSuchDirectory a directory that is to be read is not there
+├── NoSuchDirectory a directory to be read does not exist
 └── UnknownGroup    files of a group that the file NODE does not name
 """
 
@@ -63,7 +63,7 @@ class GapInLog(LithifyError):
 
 
 class EntryGone(LithifyError):
-    """An index that is compacted away: nothing needs it any more."""
+    """An index that is compacted away: nothing needs it."""
 
     def __init__(self, group: str, index: int) -> None:
         self.group = group
@@ -82,7 +82,7 @@ class EntryUnreadable(LithifyError):
 
 
 class EntriesLost(LithifyError):
-    """Entries that must be there and are not; the log is left as it is."""
+    """Entries that must exist are missing; the log is not changed."""
 
     def __init__(self, group: str, index: int, what: str) -> None:
         self.group = group
@@ -112,7 +112,7 @@ class GroupAbsent(LithifyError):
 
 
 class NoSuchDirectory(LithifyError):
-    """A backup or a data directory that is to be read is not there."""
+    """A backup or a data directory to be read does not exist."""
 
     exit_code = NOT_FOUND
 
@@ -135,7 +135,7 @@ class UnknownGroup(LithifyError):
 
 
 class ClientTooSlow(LithifyError):
-    """A client that does not take what it is sent."""
+    """A client that does not read its messages."""
 
     def __init__(self, peer: str, limit_bytes: int) -> None:
         self.peer = peer
@@ -205,7 +205,7 @@ class LearnersStay(LithifyError):
         names = ", ".join(nodes)
         super().__init__(
             f"{names} was added as a learner and stays one, because it cannot vote yet: {why}. "
-            "It goes on receiving the log. Repeat the command to make it a voter, or remove it"
+            "It continues to receive the log. Repeat the command to make it a voter, or remove it"
         )
 
 
@@ -217,11 +217,11 @@ class OutcomeUnknown(LithifyError):
     def __init__(self, group: str, index: int) -> None:
         self.group = group
         self.index = index
-        super().__init__(f"group {group}: nobody here knows what became of proposal {index}")
+        super().__init__(f"group {group}: the outcome of proposal {index} is unknown")
 
 
 class CreationUnknown(LithifyError):
-    """A group was begun; somebody has changed it before all of its members had joined."""
+    """A group was started, and changed before all of its members had joined."""
 
     exit_code = OUTCOME_UNKNOWN
 

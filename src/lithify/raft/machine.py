@@ -99,10 +99,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntries:
-    """Read the commands at these ascending live indexes.
-
-    Then do the effects that `then` returns.
-    """
+    """Read the commands at these ascending live indexes, then do the effects of `then`."""
 
     indexes: tuple[int, ...]
     then: Callable[[list[bytes]], Sequence[Effect]]

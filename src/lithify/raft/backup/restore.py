@@ -1,20 +1,20 @@
-"""Makes a new data directory of saved groups: `raft restore` and `raft recover`.
+"""Creates a new data directory from saved groups: `raft restore` and `raft recover`.
 
     restore(fs, "data/n1", "n1", "raft", [read_backup(fs, backup)], draw)
 
 1. Everything is written to `DIRECTORY.tmp`, by the steps that install a snapshot of another member
    (`raft/storage/snapshots/install.py`): state, live indexes and live entries.
-2. The node that the directory is for becomes the only member of each group. Each group gets a new
-   key, so it is another one to all who were members: they and it ignore each other's messages.
-3. All of it is opened as a start would, and every live entry is read.
-4. The directory gets its own name, which is the instant that counts. A crash before it leaves a
-   temporary directory, which the next attempt removes.
+2. The directory's node becomes the only member of each group. Each group gets a new key, so it is a
+   different group for all former members: they and it ignore each other's messages.
+3. The directory is opened as a start would open it, and every live entry is read.
+4. The directory is renamed, which is the commit point. A crash before it leaves a temporary
+   directory, which the next attempt deletes.
 
-`load_stopped` gives the groups of a stopped node's directory as they are after everything in its
-log: also what was not known to be committed there, because nobody is left who could say so. The
-directory is opened as a start would open it, and nothing of its log changes.
+`load_stopped` returns the groups of a stopped node's directory after everything in its log,
+including entries that were not known to be committed there, because no member is left to commit
+them. The directory is opened as a start would open it, and its log is not changed.
 
-The command line calls, with no other process at the directories.
+Called by the command line, with no other process at the directories.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ APPLY_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A group as a stopped node has it, and what is known of it."""
+    """A group in a stopped node's directory."""
 
     saved: Saved
     node: str
     cluster: str
     term: int
-    """The highest that the node has heard of."""
+    """The highest term that the node knew."""
     commit: int
     """The last index that the node knew to be committed."""
     snapshot_index: int
@@ -85,7 +85,7 @@ def restore(
     make_machine: MakeMachine,
     draw: Callable[[int], int],
 ) -> None:
-    """Make a directory for a node that is the only member of these groups."""
+    """Create a directory for a node that is the only member of these groups."""
     check_new(fs, directory)
     temporary = f"{directory}.tmp"
     remove_tree(fs, temporary)
@@ -98,7 +98,7 @@ def restore(
             own = frozenset({(node, identity.recognition.own)})
             _write(storage, key, saved, Config(frozenset({node}), identities=own))
             identity.groups[key] = [node]
-        # The nodes of the old cluster are not to be taken for members of this one.
+        # So that nodes of the old cluster are not accepted as members of this one.
         identity.recognition.cluster_id = new_cluster_id()
         identity.save()
     finally:
@@ -139,7 +139,7 @@ def _flush(storage: RaftStorage, install: Install | None, *, roll: bool = False)
 def _check(
     fs: FileSystem, directory: str, groups: Sequence[Saved], make_machine: MakeMachine
 ) -> None:
-    """Open what was written as a start would, and read it."""
+    """Open the new directory as a start would, and read it."""
     with _opened(fs, directory, make_machine) as (storage, _):
         found = {group_of(name): own for name, own in storage.groups.items()}
         for saved in groups:
@@ -186,7 +186,7 @@ def _owner(fs: FileSystem, directory: str) -> tuple[str, str]:
 def load_stopped(
     fs: FileSystem, directory: str, make_machine: MakeMachine, wanted: str = ""
 ) -> Iterator[list[Survivor]]:
-    """The groups of a stopped node, or the one that is wanted; its directory is open meanwhile."""
+    """The groups of a stopped node, or the wanted one; the directory is open meanwhile."""
     with _opened(fs, directory, make_machine) as (storage, identity):
         found = []
         for key, first in sorted(identity.groups.items()):

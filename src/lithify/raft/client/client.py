@@ -1,21 +1,24 @@
-"""A client of Raft nodes: asks whoever leads, and finds out who that is.
+"""A client of Raft nodes. Sends each request to the leader, which it finds by itself.
 
     async with RaftClient([parse_address("127.0.0.1:7001")]) as client:
         index, reply = await client.ask("default", Operation.PROPOSE, command)
 
-1. Any node that was named may be asked; one that does not lead says who does, and is asked no more.
-   One that is away, or cannot do it now, is left for the next, round and round until time is up.
-   So is one that does not greet within `SILENT_S`, twice as long the next time: nothing was sent to
-   it yet. A read that is not answered in that time is put to the next node as well, and the first
-   answer counts: a node that hangs costs a read a moment, not its time limit.
-2. Any number of requests may be under way; they share one connection to the node that leads.
-3. What was sent and not answered may have happened: the connection ended, or time is up. A read is
-   asked again; for everything else that is `MayHaveHappened`, because doing it twice may be wrong.
-   `NoAnswer` says that nothing was done, so it is raised only if every node that the request was
-   sent to has answered that it did nothing. A change of members goes by steps, and `not now` may
-   follow the first of them: without a last answer its outcome is unknown too.
-4. A watch has a connection of its own to the leader, over which comes what the group's machine
-   sends (`event_feed.py`). Its name is drawn anew for each.
+1. The client may ask any named node; a node that does not lead answers with the leader's address.
+   After a node that is down, or cannot serve the request now, the client asks the next one, in
+   rounds until the time limit. So it does after a node that does not complete the greeting within
+   `SILENT_S`, with twice that time at the next attempt: nothing was sent to it yet. A read without
+   an answer in that time is sent to the next node too, and the first answer counts.
+2. A node that answers is asked once per connection for the members' addresses. These follow the
+   named ones in the rounds, so an outdated list of nodes is enough if one of them answers.
+3. Any number of requests may be in flight; they share one connection to the leader.
+4. A request that was sent and not answered may have happened: the connection closed, or the time is
+   up. A read is repeated. Any other request raises `MayHaveHappened`, because repeating it may be
+   wrong. `NoAnswer` says that nothing was done, so it is raised only if every node that received
+   the request has answered that it did nothing. A change of members has several steps, and `not
+   now` may come after the first: without a final answer its outcome is unknown too. `no leader`
+   comes before the first.
+5. A watch has its own connection to the leader, which carries what the group's machine sends
+   (`event_feed.py`). Its name is random.
 
 One event loop.
 """
@@ -82,7 +85,7 @@ _REPEATABLE = (
     ClientOperation.COMPACTION,
 )
 _ANYWHERE = (ClientOperation.READ, ClientOperation.MEMBERS, ClientOperation.OVERVIEW)
-"""What may be asked of several nodes at once."""
+"""Operations that may be sent to several nodes at once."""
 
 
 @dataclass(slots=True)
@@ -90,22 +93,22 @@ class _Request:
     group: str
     operation: ClientOperation
     body: bytes
-    under_way: bool = False
-    """It was sent and not answered, and to do it twice may be wrong."""
+    in_flight: bool = False
+    """It was sent and not answered, and must not be repeated."""
     asked: Address | None = None
-    """Who was asked last."""
+    """The node that was asked last."""
     waits: bool = False
     """That node has not answered."""
     hops: int = 0
-    """How often it was sent elsewhere."""
+    """The number of redirects."""
     begun: bool = False
-    """A node has said `not now` to something that goes by steps; some may have been done."""
+    """A node has answered `not now` to a request of several steps; some may have been done."""
     why: str = "no node was asked"
-    """What the last attempt came to."""
+    """The outcome of the last attempt."""
     refusal: str = ""
     """The last answer of a node."""
     absent: set[Address] = field(default_factory=set)
-    """Who has said that there is no such group."""
+    """Nodes that have answered that they do not have the group."""
 
     @property
     def reasons(self) -> str:
@@ -142,7 +145,7 @@ class RaftClient:
         self._connecting = asyncio.Lock()
         self._connect_s = SILENT_S if len(addresses) > 1 else CONNECT_S
         self._spare: RaftClient | None = None
-        """Asks the other nodes while the one that was asked is silent."""
+        """Asks the other nodes while the node that was asked is silent."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,7 +159,7 @@ class RaftClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up; watches end too."""
+        """Close all connections, including those of watches."""
         self._closed = True
         for feed in self._feeds:
             feed.close()
@@ -170,18 +173,18 @@ class RaftClient:
     async def ask(
         self, group: str, operation: ClientOperation, body: bytes = b"{}"
     ) -> tuple[int, bytes]:
-        """(index, reply) of what was asked for."""
+        """Send a request; returns (index, reply)."""
         request = _Request(group, operation, body)
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._pursue(request)
+                answer = await self._ask_until_answered(request)
         except TimeoutError:
-            # A node that has not answered this one may be silent for good.
-            self._turn_from(request.asked)
+            # The node may never answer: ask another one next time.
+            self._skip(request.asked)
             raise self._timed_out(request) from None
         return answer.log_index, answer.body
 
-    async def _pursue(self, request: _Request) -> ClientResponse:
+    async def _ask_until_answered(self, request: _Request) -> ClientResponse:
         while (answer := await self._try(request)) is None:
             pass
         return answer
@@ -189,17 +192,17 @@ class RaftClient:
     def _timed_out(self, request: _Request) -> MayHaveHappened | NoAnswer:
         what = f"{request.operation.name.lower()} got no answer within {self._timeout_s:g} s"
         why = f"{request.asked} was asked and is silent" if request.waits else request.reasons
-        if request.under_way or request.begun:
+        if request.in_flight or request.begun:
             return MayHaveHappened(f"{what}: {why}; {UNKNOWN}")
         return NoAnswer(f"{what}: {why}")
 
     async def ask_json(self, group: str, operation: ClientOperation, **given: object) -> Any:
-        """The same, where both ways are JSON."""
+        """As `ask`, with JSON in both directions."""
         _, body = await self.ask(group, operation, json.dumps(given).encode())
         return json.loads(body)
 
     async def watch(self, group: str, command_of: Callable[[bytes], bytes]) -> EventFeed:
-        """Be sent something by a group's machine; `command_of` a name has it begin."""
+        """Start a watch; `command_of` returns the command that starts it under a name."""
         name = token_bytes(NAME_BYTES)
         addresses = list(dict.fromkeys((self._at, *self._addresses)))
         own = RaftClient(addresses, tls=self._tls, timeout_s=self._timeout_s, learns=False)
@@ -222,19 +225,19 @@ class RaftClient:
 
     @property
     def connection(self) -> NodeConnection:
-        """The one to the node that was asked last."""
+        """The connection to the node that was asked last."""
         assert self._connection is not None
         return self._connection
 
     async def _try(self, request: _Request) -> ClientResponse | None:
-        """Ask once; None if it should be asked again."""
+        """One attempt; None if the request must be repeated."""
         try:
             connection = await self._connected()
         except (OSError, ProtocolError) as error:
             request.why = f"{self._at}: {str(error) or 'no answer'}"
             await self._next()
             return None
-        request.under_way = request.operation not in _REPEATABLE
+        request.in_flight = request.operation not in _REPEATABLE
         request.asked, request.waits = connection.address, True
         if request.operation in _ANYWHERE:
             answer = await self._ask_others_too(connection, request)
@@ -243,16 +246,16 @@ class RaftClient:
         request.waits = False
         if answer is None:
             request.why = f"{connection.address}: {connection.channel.reason}"
-            if request.under_way:
+            if request.in_flight:
                 what = f"{request.operation.name.lower()} was sent and not answered"
                 raise MayHaveHappened(f"{what}: {request.why}; {UNKNOWN}")
             await self._next()
             return None
-        request.under_way = False
+        request.in_flight = False
         self._learn_from(connection, request.group)
         if answer.outcome == OperationOutcome.DONE:
             return answer
-        await self._go_on(request, connection.address, answer)
+        await self._choose_next(request, connection.address, answer)
         return None
 
     @property
@@ -279,7 +282,7 @@ class RaftClient:
     async def _ask_others_too(
         self, connection: NodeConnection, request: _Request
     ) -> ClientResponse | None:
-        """Ask a node; if it is silent, the others as well."""
+        """Ask a node; if it is silent, ask the others too."""
         given = (request.group, request.operation, request.body)
         first = asyncio.ensure_future(connection.ask(*given))
         tasks: set[asyncio.Task[Any]] = {first}
@@ -293,22 +296,22 @@ class RaftClient:
                     others, tls=self._tls, timeout_s=self._timeout_s, learns=False
                 )
             spare = self._spare
-            second = asyncio.ensure_future(spare._pursue(_Request(*given)))  # noqa: SLF001
+            second = asyncio.ensure_future(spare._ask_until_answered(_Request(*given)))  # noqa: SLF001
             tasks.add(second)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if first.done() or isinstance(second.exception(), GroupNotFound):
                 return await first
             answer = second.result()
-            self._take_over(spare, connection)
+            self._adopt(spare, connection)
             return answer
         finally:
             for task in tasks:
                 task.cancel()
-            # Nobody is told of what came too late.
+            # Late errors are ignored.
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take_over(self, spare: RaftClient, silent: NodeConnection) -> None:
-        """Let the node be asked from now on that has answered instead of a silent one."""
+    def _adopt(self, spare: RaftClient, silent: NodeConnection) -> None:
+        """Use the connection that has answered in place of the silent one."""
         if self._connection is silent and spare._connection is not None:
             silent.retire()
             self._connection, self._at = spare._connection, spare._at
@@ -316,8 +319,10 @@ class RaftClient:
         if self._spare is spare:
             self._spare = None
 
-    async def _go_on(self, request: _Request, address: Address, answer: ClientResponse) -> None:
-        """Find somebody else to ask; raises if that is of no use."""
+    async def _choose_next(
+        self, request: _Request, address: Address, answer: ClientResponse
+    ) -> None:
+        """Choose the node to ask next; raises if the answer is final."""
         text = answer.body.decode(errors="replace")
         if answer.outcome == OperationOutcome.UNKNOWN and request.operation not in _REPEATABLE:
             raise MayHaveHappened(f"{text}; {UNKNOWN}")
@@ -337,26 +342,26 @@ class RaftClient:
             self._at = parse_address(text.split(" ", 2)[1])
             request.hops += 1
             if request.hops > HOPS_MAX:
-                # Two nodes may each take the other for the leader, for a moment.
+                # For a moment, two nodes may each name the other as the leader.
                 await asyncio.sleep(WAIT_S)
         else:
             await self._next()
 
     async def _next(self) -> None:
-        """Let somebody else be asked, after a while."""
+        """Choose the next node, after a pause."""
         before = self._at
         await asyncio.sleep(WAIT_S)
-        self._turn_from(before)
+        self._skip(before)
 
-    def _turn_from(self, address: Address | None) -> None:
-        """Let the next one be asked, if it is this one's turn."""
+    def _skip(self, address: Address | None) -> None:
+        """Choose the node after this one, if this one is the current."""
         if self._at == address:
             known = self._addresses
             place = known.index(address) + 1 if address in known else 0
             self._at = known[place % len(known)]
 
     async def _connected(self) -> NodeConnection:
-        """A connection to the node that is to be asked; requests of the same moment share it."""
+        """A connection to the current node; concurrent requests share it."""
         async with self._connecting:
             found = self._connection
             if found is None or found.address != self._at or found.channel.closed:
@@ -381,7 +386,7 @@ class RaftClient:
 
 
 class NodeConnection:
-    """To one node."""
+    """A connection to one node."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -393,12 +398,12 @@ class NodeConnection:
         self._retired = False
         self.was_asked_members = False
         self.inbox = Inbox(lambda wanted: self.channel.read_on(wanted=wanted))
-        """What the machine sends over it, if there is a watch."""
+        """Messages of the machine, if there is a watch."""
 
     async def ask(
         self, group: str, operation: ClientOperation, body: bytes
     ) -> ClientResponse | None:
-        """The answer; None if the connection ended before it."""
+        """The answer; None if the connection closed before it."""
         self._number += 1
         number = self._number
         if operation == ClientOperation.WATCH:
@@ -414,7 +419,7 @@ class NodeConnection:
                 self.retire()
 
     def retire(self) -> None:
-        """Hang up when the last answer has come."""
+        """Close the connection after the last pending answer."""
         self._retired = True
         if not self._asked:
             self.channel.close()
@@ -438,13 +443,13 @@ class NodeConnection:
         if future is not None and not future.done():
             future.set_result(answer)
         elif answer.number == self._watch:
-            # The second answer to it: nothing more will be sent.
+            # The second answer to a watch ends it.
             self.inbox.end()
 
     def _lost(self, channel: Channel) -> None:
         if not self.welcomed.done():
             self.welcomed.set_exception(ProtocolError(channel.reason))
-            # Nobody may wait for it any more.
+            # Marks the exception as retrieved.
             self.welcomed.exception()
         self.inbox.end()
         for future in self._asked.values():

@@ -38,7 +38,7 @@ class LiveEntryRewrites(Generic[S]):
 
     @property
     def is_due(self) -> bool:
-        """Are so many live entries scattered that moving should start?"""
+        """Are enough live entries scattered to start moving?"""
         return self._rewriter.is_scattered(self._log.state.live)
 
     def begin(self) -> None:

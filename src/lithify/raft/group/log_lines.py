@@ -1,15 +1,15 @@
-"""What happens to a group, as lines of the log: elections, leaders, members, snapshots.
+"""Logs the events of a group: elections, leaders, members, snapshots.
 
-    election begun     once, until somebody leads; not once for each attempt
+    election begun     once until there is a leader, not once per attempt
     leader changed     with the term
     quorum lost        a leader steps down
-    members changed    with the index of the entry; it is in force, perhaps not committed yet
-    snapshot installed another member's snapshot takes the place of the log
+    members changed    with the index of the entry; in force, perhaps not committed yet
+    snapshot installed another member's snapshot replaces the log
     log cut            entries that were never committed are replaced
     transfer given up
 
-One line each. The consensus core tells (`core/events.py`); votes, which come in masses, are left
-out. The node's event loop calls.
+One line each, from the consensus core's events (`core/events.py`). Votes are not logged, because
+there are many. Called in the node's event loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = get_logger("lithify.raft")
 
 
 class GroupLogLines:
-    """Of one member of a group; see the module."""
+    """The log lines of one member; see the module."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -44,7 +44,7 @@ class GroupLogLines:
         self._electing = False
 
     def take(self, event: CoreEvent) -> None:
-        """Write a line, if the event is worth one."""
+        """Log an event, if it is in the list."""
         if isinstance(event, RoleChanged):
             self._follow(event)
         elif isinstance(event, QuorumLost):

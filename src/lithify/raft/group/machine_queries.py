@@ -1,22 +1,21 @@
-"""Answers reads by the machine, without holding up the thread that keeps all groups alive.
+"""Answers reads by the machine, without blocking the thread that runs all groups.
 
     job = queries.ask(due, applied_index, state)    # reads whose index is applied
     result = job()                                  # in a reader's thread
-    queries.done(job, result, applied_index, state) # in the group's again
+    queries.done(job, result, applied_index, state) # in the group's thread again
 
-1. The machine is asked in the group's thread, where nothing changes meanwhile. So the answer is as
-   of one moment, at which everything is applied that the read must see. What comes of that is the
-   answer, or a `QueryRead`: commands to be read, and what makes the answer of them.
-2. Commands that are in memory, and not many bytes, are given at once: going to another thread would
-   take longer.
-3. All other readings of a round are one job. Its thread looks at nothing but the log, which may be
-   read by any, and at what the machine has kept aside.
-4. An entry that was live at that moment may be gone when it is read: its key was written again, and
-   a snapshot taken. The machine is then asked anew, as of now, and its commands are read in the
-   group's thread, where nothing that the state needs can go. That is rare, and always has an end.
+1. The machine is queried in the group's thread, where nothing changes meanwhile. So the answer is
+   of one moment, at which everything is applied that the read must see. The machine returns the
+   answer, or a `QueryRead`: commands to read, and a function that makes the answer from them.
+2. A few bytes of commands that are in memory are passed at once: another thread would take longer.
+3. All other readings of a round are one job. Its thread reads only the log, which any thread may
+   read, and what the machine has copied.
+4. An entry that was live at that moment may have been deleted when it is read: its key was written
+   again, and a snapshot taken. Then the machine is queried again, at the current index, and its
+   commands are read in the group's thread, where no live entry can be deleted. This is rare.
 
-An answer tells the index as of which it is. Every read is answered once; those under way when the
-group closes, by the error that it closes with.
+An answer has the index of its state. Every read is answered once; reads in flight when the group
+closes get the error that it closes with.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ __all__ = ["MachineQueries"]
 S = TypeVar("S")
 
 AT_ONCE_BYTES = 256 * 2**10
-"""Of commands in memory that are given at once, to one query: 0.1 ms of copying."""
+"""Bytes of commands in memory that one query gets at once: 0.1 ms of copying."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A query that is answered elsewhere."""
+    """A query that a reader's thread answers."""
 
     query: bytes
     done: Done
     index: int
-    """As of which the answer is."""
+    """The index of the state that is read."""
     reading: QueryRead
     plan: ReadPlan
 
@@ -66,7 +65,7 @@ class MachineQueries(Generic[S]):
         self._jobs: dict[Job, list[_Asked]] = {}
 
     def ask(self, due: Iterable[Request], index: int, state: S) -> Job | None:
-        """Answer queries as of an index; the rest is a job, if there is one."""
+        """Answer queries at an index; the rest is a job, if there is one."""
         later: list[_Asked] = []
         for query, done in due:
             try:
@@ -88,7 +87,7 @@ class MachineQueries(Generic[S]):
         return job
 
     def _from_memory(self, reply: bytes | QueryRead) -> bytes | QueryRead:
-        """The answer, or what is left to be read when memory has no more of it."""
+        """The answer, or the reading that needs a file."""
         room = AT_ONCE_BYTES
         while isinstance(reply, QueryRead) and reply.indexes:
             plan = self._log.plan(reply.indexes)
@@ -99,7 +98,7 @@ class MachineQueries(Generic[S]):
         return reply
 
     def _answer(self, asked: _Asked) -> bytes | LithifyError:
-        """Read all that it takes; in a reader's thread."""
+        """Read everything the answer needs; in a reader's thread."""
         reading, plan = asked.reading, asked.plan
         try:
             while isinstance(reply := reading.then(_commands(plan)), QueryRead):
@@ -109,11 +108,11 @@ class MachineQueries(Generic[S]):
         return reply
 
     def is_job(self, job: Job) -> bool:
-        """Is the job one of this?"""
+        """Does the job belong to this?"""
         return job in self._jobs
 
     def done(self, job: Job, result: object, index: int, state: S) -> None:
-        """A job has ended; the state as of an index is there for those that must be asked anew."""
+        """Take the result of a job; `index` and `state` are for queries that must be repeated."""
         asked = self._jobs.pop(job)
         if isinstance(result, BaseException):
             raise result
@@ -137,7 +136,7 @@ class MachineQueries(Generic[S]):
             asked.done(CommandResult(index, reply))
 
     def close(self, error: LithifyError) -> None:
-        """The group is no more; nobody tells what comes of its jobs."""
+        """The group has closed: answer the reads of its jobs."""
         jobs, self._jobs = self._jobs, {}
         for asked in jobs.values():
             for each in asked:

@@ -1,14 +1,14 @@
-"""What there is to see of a member: its place in the group, and what it takes on disk.
+"""The state of a member as JSON: its role and indexes, and its size on disk.
 
     segment_bytes    frames in all segments, live or dead
-    live_bytes       of these, what is live: counted above the snapshot, estimated below it by the
+    live_bytes       the live part of it: counted above the snapshot, estimated below it by the
                      share of live entries in each segment
     snapshot_bytes   the files of the newest snapshot; `snapshot_time_ms` is when it was written
     table_bytes      entries in memory, which are on disk only in the write-ahead log
 
-The write-ahead log is the node's, not a group's: `wal_overview`. Dictionaries, as they are printed.
+The write-ahead log belongs to the node, not to a group: `wal_overview`.
 
-Called from the group's thread; looks at a few files.
+Called in the group's thread; checks the size of a few files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["disk_overview", "place_overview", "wal_overview"]
 
 
 def place_overview(status: Status) -> dict[str, Any]:
-    """Where a member stands in its group; on the leader, also how far the others are."""
+    """The role and indexes of a member; on the leader, also the progress of the others."""
     return {
         "role": str(status.role),
         "term": status.term,
@@ -41,7 +41,7 @@ def place_overview(status: Status) -> dict[str, Any]:
 
 
 def disk_overview(fs: FileSystem, own: GroupStorage) -> dict[str, Any]:
-    """What a group takes, and how much of that it needs."""
+    """The size of a group's files, and how much of it is live."""
     log, spans = own.log, own.log.segments.spans
     return {
         "snapshot_index": log.snapshot_index,
@@ -75,7 +75,7 @@ def _snapshot_files(fs: FileSystem, own: GroupStorage) -> dict[str, int]:
     try:
         stats = [fs.stat(f"{stored.directory}/{name}") for name in (SNAPSHOT, LIVE, PLACE)]
     except OSError:
-        # It goes just now, because a newer one has come.
+        # It is being deleted, because there is a newer one.
         return {"snapshot_bytes": 0, "snapshot_time_ms": 0}
     return {
         "snapshot_bytes": sum(stat.size for stat in stats),
@@ -84,7 +84,7 @@ def _snapshot_files(fs: FileSystem, own: GroupStorage) -> dict[str, int]:
 
 
 def wal_overview(fs: FileSystem, directory: str) -> dict[str, int]:
-    """What the write-ahead log of a node takes."""
+    """The size of a node's write-ahead log."""
     names = [name for name in fs.list(directory) if parse_wal(name) is not None]
     sizes = [fs.stat(f"{directory}/{name}").size for name in names]
     return {"wal_files": len(sizes), "wal_bytes": sum(sizes)}

@@ -1,30 +1,28 @@
-"""What clients of a group wait for: proposals and reads. No I/O.
+"""Pending proposals and reads of a group's clients. No I/O.
 
-Proposals. They come in runs, many of them of one command; a run has one callback. Those of one
-round go to the core together, in batches. What the core refuses is answered at once. What it has
-appended, at an index and in a term, is answered by the first of these that comes:
+Proposals come in runs, many of them of one command; a run has one callback. Those of one round go
+to the core together, in batches. A refusal by the core is answered at once. A proposal that the
+core has appended, at an index and in a term, is answered by the first of these events:
 
 1. Its index is applied with its term: it is done, and the machine's reply is the answer.
-2. Its index is applied with another term, or some index below it with a higher one: it never was
-   and never will be done, `ProposalDropped`. Terms do not decrease along a log, so a log that is
+2. Its index is applied with another term, or an index below it with a higher one: it never was and
+   never will be done, `ProposalDropped`. Terms do not decrease along a log, so a log that is
    committed up to an entry of a later term has no place for it. The first entry of a new leader is
-   such a one: as soon as it is applied here, all is decided that an old leader has left.
-3. A snapshot of another member passes its index: nobody here knows, `OutcomeUnknown`.
-4. This member was unseated `patience_ticks` ago, and none of it has come: it hears of no new leader
-   that commits, and nobody can say when it will. `OutcomeUnknown`, rather than to let the client
-   wait for the end of its time.
+   such an entry: when it is applied here, all proposals of earlier leaders are decided.
+3. A snapshot of another member passes its index: `OutcomeUnknown`.
+4. This member was unseated `patience_ticks` ago, and none of these has happened: it knows no new
+   leader that commits. `OutcomeUnknown`, so that the client does not wait until its time limit.
 
 That an entry was cut off the own log decides nothing: another member may have it, and be elected.
 
-Reads. Those of one round share one question to the core (`core.read`), which tells the index that
-they must see; they are answered when it is applied. A question that got lost is asked again after
-`again_ticks`. When leader or term change, all questions that are open are lost: these reads are
-dropped, and can be asked again by whoever wants them. So are reads that are not answered within
-`PATIENCE` times `again_ticks`: a member whose disk is full follows, and applies nothing. The leader
-can answer them.
+Reads of one round share one question to the core (`core.read`), which returns the index that they
+must see; they are answered when it is applied. A lost question is repeated after `again_ticks`.
+When leader or term change, all open questions are lost: their reads are dropped, and clients can
+repeat them. So are reads that are not answered within `PATIENCE` times `again_ticks`: a member
+whose disk is full follows, and applies nothing. The leader can answer them.
 
 Every read and change is answered once, with an `CommandResult` or an error. So is every command of
-a run: its callback is told of stretches of the run, in any order, what came of each.
+a run: its callback gets parts of the run, in any order, each with its outcome.
 """
 
 from __future__ import annotations
@@ -48,10 +46,10 @@ if TYPE_CHECKING:
     Done = Callable[["Result"], None]
     Request = tuple[bytes, Done]
     RunDone = Callable[[slice, "CommandResults | LithifyError"], None]
-    """Gets a stretch of a run, and what came of all commands in it."""
+    """Gets a part of a run, and the outcome of all commands in it."""
 
     Read = tuple[int, Request]
-    """The tick in which it came, and what it is."""
+    """(tick of its arrival, read)"""
 
 __all__ = [
     "CommandResult",
@@ -64,22 +62,22 @@ __all__ = [
 ]
 
 ENVELOPE = struct.Struct("<Q")
-"""Before each command in an entry: the clock of the leader that took it, in milliseconds."""
+"""Before each command in an entry: the clock of the leader that received it, in milliseconds."""
 
 PATIENCE = 2
-"""A read whose question got lost is asked once more; then another member may be able to answer."""
+"""A lost question is repeated once; then another member may be able to answer."""
 
 BATCH_BYTES = 4 << 20
-"""Proposals that go to the core at once; they are refused as a whole or not at all."""
+"""Size of a batch of proposals; the core refuses all of it or nothing."""
 
 
 class CommandResult(NamedTuple):
     """A command was applied at an index, or a read saw everything up to it.
 
-    A tuple for the reason that `Entry` is one.
+    A tuple, for the reason in `Entry`.
     """
 
-    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
+    index: int  # type: ignore[assignment]  # No caller uses tuple.index.
     reply: bytes
 
 
@@ -87,14 +85,14 @@ Result = CommandResult | LithifyError
 
 
 class CommandResults(NamedTuple):
-    """Commands that follow each other in the log were applied, the first one at an index."""
+    """Consecutive commands were applied, the first one at an index."""
 
-    index: int  # type: ignore[assignment]  # Nobody looks for the place of a value in it.
+    index: int  # type: ignore[assignment]  # No caller uses tuple.index.
     replies: list[bytes]
 
 
 def single(done: Done) -> RunDone:
-    """The callback of a run that is one command."""
+    """The callback of a run of one command."""
 
     def ended(_: slice, result: CommandResults | LithifyError) -> None:
         done(
@@ -107,14 +105,14 @@ def single(done: Done) -> RunDone:
 
 
 def unwrap_many(payloads: Sequence[bytes]) -> tuple[list[int], list[bytes]]:
-    """(when the leader took each, in milliseconds; the commands) of entries' payloads."""
+    """(the leader's clock for each in milliseconds, the commands) of entries' payloads."""
     unpack, size = ENVELOPE.unpack_from, ENVELOPE.size
     return [unpack(payload)[0] for payload in payloads], [payload[size:] for payload in payloads]
 
 
 @dataclass(slots=True)
 class _Run:
-    """Commands that were proposed together, at the indexes from `first` up to `stop`."""
+    """Commands that were proposed together, at the indexes in [first, stop)."""
 
     first: int
     stop: int
@@ -124,7 +122,7 @@ class _Run:
     """All below this index were answered."""
 
     def tell(self, stop: int, result: CommandResults | LithifyError) -> None:
-        """Answer those up to an index."""
+        """Answer those below an index."""
         stretch = slice(self.told - self.first, stop - self.first)
         self.told = stop
         self.done(stretch, result)
@@ -139,22 +137,22 @@ class Proposals:
         self._unseated_ticks = 0
         self._new: list[tuple[Sequence[bytes], RunDone]] = []
         self._changes: list[tuple[ConfChange | None, Done]] = []
-        """Nothing stands for the end of the group."""
+        """None in place of a change is the end of the group."""
         self._waiting: deque[_Run] = deque()
         """Ascending by index, and by term."""
         self._cut: list[_Run] = []
-        """Those whose entries are gone from the own log."""
+        """Runs whose entries were cut off the own log."""
 
     def add(self, commands: Sequence[bytes], done: RunDone) -> None:
-        """A run of commands, for the next round."""
+        """Queue a run of commands for the next round."""
         self._new.append((commands, done))
 
     def add_change(self, change: ConfChange | None, done: Done) -> None:
-        """A change of members, or (None) the end of the group, for the next round."""
+        """Queue a change of members, or (None) the end of the group, for the next round."""
         self._changes.append((change, done))
 
     def submit(self, core: RaftCore, time_ms: int) -> None:
-        """Give all that came to the core."""
+        """Propose everything queued to the core."""
         new, self._new = self._new, []
         changes, self._changes = self._changes, []
         stamp = ENVELOPE.pack(max(time_ms, 0))
@@ -192,7 +190,7 @@ class Proposals:
     def _wait(self, new: _Run) -> None:
         waiting = self._waiting
         while waiting and waiting[-1].stop > new.first:
-            # This member was unseated, leads again, and old entries of its are gone from its log.
+            # This member was unseated, leads again, and its old entries are cut off its log.
             run = waiting.pop()
             kept = max(run.told, new.first)
             self._cut.append(_Run(run.first, run.stop, run.term, run.done, kept))
@@ -218,13 +216,13 @@ class Proposals:
         self._doubt(index + 1)
 
     def tick(self, *, leads: bool) -> None:
-        """Time has passed: who was unseated long ago and knows nothing yet says so."""
+        """Count one tick; if unseated for too long, the outcome of all proposals is unknown."""
         self._unseated_ticks = 0 if leads else self._unseated_ticks + 1
         if self._unseated_ticks > self._patience_ticks:
             self._doubt(2**63)
 
     def refuse_new(self, error: LithifyError) -> None:
-        """Nothing more is taken; what came since is answered with an error."""
+        """Answer all queued requests with an error."""
         new, self._new = self._new, []
         changes, self._changes = self._changes, []
         for commands, run_done in new:
@@ -233,14 +231,14 @@ class Proposals:
             done(error)
 
     def close(self, error: LithifyError | None) -> None:
-        """The group is no more; without an error, nobody here will know what becomes of it all."""
+        """Answer all proposals; without an error, that their outcome is unknown."""
         for run in [*self._waiting, *self._cut]:
             run.tell(run.stop, error or OutcomeUnknown(self._group, run.told))
         self._waiting.clear()
         self._cut.clear()
 
     def _doubt(self, stop: int) -> None:
-        """Nobody here will know what has become of what was proposed below an index."""
+        """The outcome of proposals below an index is unknown."""
         runs = [*self._waiting, *self._cut]
         for run in runs:
             if run.told < stop:
@@ -250,7 +248,7 @@ class Proposals:
 
 
 def _propose_change(core: RaftCore, change: ConfChange) -> int:
-    """Append a change; if another has to come before it, that one, and ask to be asked again."""
+    """Append a change; if another has to come first, append that one and raise."""
     first = core.prepared(change)
     index = core.propose_change(first)
     if first is not change:
@@ -259,7 +257,7 @@ def _propose_change(core: RaftCore, change: ConfChange) -> int:
 
 
 def _decide(run: _Run, index: int, term: int, replies: list[bytes], leader: str) -> None:
-    """Answer what is certain of a run, now that entries of a term were applied from an index on."""
+    """Answer the decided part of a run, after entries of a term were applied from an index on."""
     end = run.stop if run.term < term else min(run.stop, index + len(replies))
     if run.told >= end:
         return
@@ -281,7 +279,7 @@ class Reads:
     """See the module."""
 
     def __init__(self, context: int, again_ticks: int) -> None:
-        """`context` is a random number: questions of an earlier life must not be taken for own."""
+        """`context` is random: answers to questions before a restart must not match."""
         self._context = context
         self._again_ticks = again_ticks
         self._tick = 0
@@ -291,11 +289,11 @@ class Reads:
         """(index that must be applied, reads)"""
 
     def add(self, query: bytes, done: Done) -> None:
-        """A read, for the next round."""
+        """Queue a read for the next round."""
         self._new.append((self._tick, (query, done)))
 
     def tick(self, leader: str) -> None:
-        """Time has passed: what was asked long ago is asked again, or dropped.
+        """Count one tick: repeat or drop old questions.
 
         `leader` is another member that leads; empty if there is none.
         """
@@ -315,7 +313,7 @@ class Reads:
             _tell(late, ReadDropped(reason, leader))
 
     def submit(self, core: RaftCore) -> None:
-        """Ask the core about all that came."""
+        """Ask the core about all queued reads."""
         if not self._new:
             return
         reads, self._new = self._new, []
@@ -328,7 +326,7 @@ class Reads:
             self._asked[self._context] = _Question(reads, self._tick)
 
     def confirm(self, states: list[ReadState]) -> None:
-        """The core knows what they must see."""
+        """The core has returned the indexes that reads must see."""
         for state in states:
             question = self._asked.pop(state.context, None)
             if question is not None:
@@ -343,7 +341,7 @@ class Reads:
         return due
 
     def close(self, error: LithifyError) -> None:
-        """The group is no more."""
+        """Answer all reads with an error."""
         reads = [read for question in self._asked.values() for read in question.reads]
         reads += self._new
         reads += (read for _, due in self._due for read in due)
@@ -351,7 +349,7 @@ class Reads:
         _tell(reads, error)
 
     def drop_unconfirmed(self, leader: str) -> None:
-        """Leader or term have changed: what was asked will not be answered."""
+        """Leader or term have changed: open questions will not be answered."""
         asked, self._asked = self._asked, {}
         reason = DropReason.NOT_LEADER if leader else DropReason.NO_LEADER
         for question in asked.values():

@@ -1,43 +1,45 @@
-"""How members learn that they are none any more, so that they give their files back.
+"""How removed members find out, and delete their files.
 
-A member that was removed is sent nothing from then on, and may not even have got the entry that
-removes it. One that was away when its group was dropped comes back to nobody. So:
+A removed member gets no more messages, and may not even have received the entry that removes it. A
+member that was down when its group was dropped finds no other member. So:
 
-1. The leader tells whom it has removed, when that is committed. What it says may be lost.
-2. A member that knows no leader asks every node it knows of, each `LONELY_TICKS`.
-3. A node that has the group in its list of dropped ones says so: that is for good (`ended`). It
-   also tells members of which it does not know that they know, at once and every `TELL_TICKS`. Who
-   is told answers (`EndKnown`), whether it had the group or not. When all have, it may be struck
-   off. Nobody says one or the other before its own end of it is durable, and a leader nothing else
-   afterwards: what it sent before would else begin the group anew where it has been struck off.
-4. A leader whose configuration is committed, and some entry of its term too, tells one who is not
-   in it. Nobody else does: a member that lags may not know yet of one that was added.
+1. The leader notifies a removed member when the removal is committed. The message may be lost.
+2. A member that knows no leader asks every node that it knows, every `LONELY_TICKS`.
+3. A node that has the group in its list of dropped ones says so; that is final (`ended`). It also
+   notifies members that have not confirmed, at once and every `TELL_TICKS`. A notified node answers
+   (`EndKnown`), whether it had the group or not. When all have answered, the group may be struck
+   off the list. A node sends either message only after its own end of the group is durable, and a
+   leader sends nothing else afterwards: otherwise an earlier message of the leader could start the
+   group again where it has been struck off.
+4. A leader whose configuration is committed, and an entry of its term too, notifies a node that is
+   not in the configuration. No other member does: a member that lags may not know that a node was
+   added.
 
-Who is told by a leader (not `ended`) believes it if it has heard of no later term, and if nothing
-in its log is of that term and above the index that was committed when this was said. Then none of
+A member believes a leader's notification (not `ended`) if it knows no later term, and if its log
+has no entry of that term above the index that was committed when the message was sent. Then none of
 its entries has counted for a majority since it was removed: it was not added again.
 
-But others may lag, and take it for a member still. To them it must be no less than it was, should
-it be added again, and so it remembers (`RemovedMembership`):
+Other members may lag and still count it as a member. If it is added again, it must keep to what it
+promised them, so it remembers (`RemovedMembership`):
 
-- the term that it was in: it begins in the next one, with its own vote, so that it votes twice in
-  none. A leader that has known it before, and might take late answers for word of its new entries,
-  is thereby told of a later term and stands anew;
-- the end of its log: it hears no candidate whose log ends before that, as it would not have given
-  it a vote then. Together with others who are gone it could else choose a leader that lacks what
-  they had all acknowledged.
+- its term: it starts in the next one, with its own vote, so that it votes twice in no term. A
+  leader that knew it before, and might take late answers as acknowledgements of new entries, then
+  learns of a later term and must be elected again;
+- the end of its log: it ignores a candidate whose log ends before that, as it would not have voted
+  for it then. Otherwise, together with other returned members, it could elect a leader that lacks
+  what they had all acknowledged.
 
-Groups of two clusters may have the same key: each first group has the key `default`, which was not
-drawn (`raft/storage/file_names.py`). A node that was given another cluster's address may be sent
+Groups of two clusters may have the same key: each first group has the key `default`, which is not
+random (`raft/storage/file_names.py`). A node that was given another cluster's address may get
 messages of a group that has only the key in common. `is_foreign` finds those that no member of the
 own group can have sent:
 
-- to the only voter, what a leader sends: nobody else can lead;
-- what a second leader of one term sends;
-- that it is no member, from one whom no configuration in force here has. So a member that was away
-  while all others were replaced keeps its files.
+- to the only voter, messages of a leader: no other node can lead;
+- messages of a second leader in one term;
+- a removal, from a node that is in no configuration in force here. So a member that was down while
+  all others were replaced keeps its files.
 
-Pure; `group.py` decides, `raft/node/node.py` sends and does.
+Pure; `group.py` decides, `raft/node/node.py` sends and acts.
 """
 
 from __future__ import annotations
@@ -73,21 +75,21 @@ TELL_TICKS = 600
 
 
 class RemovedMembership(NamedTuple):
-    """What a node remembers of a group that it was removed from."""
+    """What a node remembers of a group from which it was removed."""
 
     times: int
-    """How often it was."""
+    """The number of removals."""
     term: int
     last_term: int
     last_index: int
 
     def again(self, status: Status) -> RemovedMembership:
-        """It was removed once more."""
+        """It was removed again."""
         end = max((self.last_term, self.last_index), (status.last_term, status.last_index))
         return RemovedMembership(self.times + 1, max(self.term, status.term), *end)
 
     def hears(self, message: RaftMessage) -> bool:
-        """May a member that begins anew be given this message?"""
+        """May a member that starts again get this message?"""
         if not isinstance(message, VoteRequest):
             return True
         return (message.last_term, message.last_index) >= (self.last_term, self.last_index)
@@ -106,10 +108,10 @@ class MemberQuery(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class MemberGone(RaftMessage):
-    """The receiver is no member; the group may be none any more."""
+    """The receiver is not a member, or the group has ended."""
 
     index: int
-    """Committed when this was said."""
+    """The commit index when it was sent."""
     ended: bool
 
     def __str__(self) -> str:
@@ -118,14 +120,14 @@ class MemberGone(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class EndKnown(RaftMessage):
-    """The sender knows that the group has ended, and has nothing of it."""
+    """The sender knows that the group has ended, and has no files of it."""
 
     def __str__(self) -> str:
         return self._line("the end is known")
 
 
 def gone_word(status: Status, applied_term: int, who: str) -> MemberGone | None:
-    """What a leader has to say to one who is no member; None if it is one, or nobody can tell."""
+    """A leader's message to a node that is not a member; None if it is one, or if unknown."""
     if status.role is not Role.LEADER or applied_term != status.term:
         return None
     if who in status.config.members or status.config_index > status.applied:
@@ -134,7 +136,7 @@ def gone_word(status: Status, applied_term: int, who: str) -> MemberGone | None:
 
 
 def believes(status: Status, word: MemberGone) -> bool:
-    """Does a member that is told so go?"""
+    """Does a member with this status accept the notification?"""
     if word.ended:
         return True
     has_later = status.last_term >= word.term and status.last_index > word.index
@@ -144,7 +146,7 @@ def believes(status: Status, word: MemberGone) -> bool:
 def is_foreign(message: RaftMessage, configs: Sequence[Config], leader: str, term: int) -> bool:
     """Is this from another group with the same key? See the module.
 
-    `configs` are those that may be in force, `leader` is the one of `term` that is known.
+    `configs` are those that may be in force, `leader` is the known leader of `term`.
     """
     speaks_as_leader = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
     if not speaks_as_leader and not isinstance(message, MemberGone):

@@ -29,8 +29,7 @@ _PLACE = struct.Struct("<Q")
 """The first field of a row."""
 _ADDED_MAX, _ADDED_SHARE = 1024, 64
 """Up to this number of new keys, or this share of all keys, each scan inserts the new keys: 3 ms
-for a million keys. Above it all keys are sorted again: 0.1 s of the thread that all groups
-share."""
+for a million keys. Above it all keys are sorted: 0.1 s of the thread that all groups share."""
 _FIRST = struct.Struct("<IQ")
 _WATCHER = struct.Struct("<QHH")
 

@@ -1,30 +1,31 @@
-"""What a client may ask a node for, and how it is told what came of it. Pure.
+"""The operations of a node for clients, and their outcomes. Pure.
 
 | operation | body | answer |
 |---|---|---|
 | propose | a command of the group's machine | the machine's reply, and the index |
 | read | a query of the group's machine | the machine's reply; linearizable |
 | watch | 1 length, a name, a command that has the machine send to that name | see below |
-| all others | JSON, an object | JSON, an object |
+| other | JSON, an object | JSON, an object |
 
     create     {"members": ["n1", "n2", "n3"]}   a new group; the node that is asked is a member
     change     {"change": "+n4", "book": {"n4": "127.0.0.1:7004"}}   as `ConfChange.parse` says; the
                answer has `already` if the members were so before
-    transfer   {"to": "n2"}                      answered when somebody leads, or nobody in time
+    transfer   {"to": "n2"}                      answered when a member leads, or none in time
     compact    {"rewrite": true, "wait": true}   a leader also moves scattered entries to the head;
-               the answer has the `request` of the run, which waits for its turn, or is refused
+               the answer has the `request` of the run, which is queued; without `wait` the request
+               is refused if the run would have to wait
     compaction {"ask": "status", "request": ID}  or plan, history (with `limit`), cancel; the rows
                that topics have, see `compaction/run_requests.py`
     backup     see `raft/backup/node_backups.py`; the answer to a read is bytes
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
-    move       {"book": {"n2": "127.0.0.1:7009"}}    a member is reached elsewhere
+    move       {"book": {"n2": "127.0.0.1:7009"}}    a member has another address
     who        {"group": "default"}   without a group: name, cluster and identity of the node; also
                key and members of the group in the body, if the node has it
 
-A watch is answered as its command is. Whatever the machine sends to the name then comes as an
-`Event`, and a second answer says that nothing more will: not now, or from elsewhere. A connection
-has one watch, which ends with it.
+A watch gets the answer of its command. Data that the machine sends to the name follows as `Event`
+messages. A second answer ends the watch: not now, or elsewhere. A connection has one watch, which
+ends with it.
 
 | outcome | meaning | what a client does |
 |---|---|---|
@@ -32,10 +33,10 @@ has one watch, which ends with it.
 | elsewhere | another node leads, or can read what this one cannot: the body is `name address`, and
   perhaps why | asks there |
 | not now | nothing happened: overloaded, no leader, being handed over | asks again, later |
-| unknown | it may have happened or not: leadership was lost meanwhile | reports it as unknown |
+| unknown | it may have happened or not: leadership was lost meanwhile | reports it |
 | absent | this node has no such group | asks another, or gives up if all have said so |
-| refused | it can never be; the body says why | gives up |
-| begun | a part of it is done and stays; the body says how to go on | gives up |
+| refused | it is impossible; the body says why | gives up |
+| begun | a part of it is done and stays; the body says how to continue | gives up |
 | no leader | as `not now`; of a change no step was done | retries, later |
 """
 
@@ -103,38 +104,38 @@ class OperationOutcome(IntEnum):
 
 
 class OperationRefused(LithifyError):
-    """The node says that this can never be; nothing has changed."""
+    """The node refuses the request for good; nothing has changed."""
 
     exit_code = CONFLICT
 
 
 class PartlyDone(LithifyError):
-    """A part of what was asked for is done, and stays; the message says how to go on."""
+    """A part of the request is done, and stays; the message says how to continue."""
 
     exit_code = FAILED
 
 
 class GroupNotFound(OperationRefused):
-    """None of the nodes that were named has such a group."""
+    """None of the named nodes has the group."""
 
     exit_code = NOT_FOUND
 
 
 class MayHaveHappened(LithifyError):
-    """The outcome is unknown: the request took effect, or did not, or still will."""
+    """The outcome is unknown: the request took effect, or did not, or still may."""
 
     exit_code = OUTCOME_UNKNOWN
 
 
 class NoAnswer(LithifyError):
-    """No node that could do it was found in time; the request was never begun."""
+    """No node that could serve the request was found in time; nothing was done."""
 
     exit_code = UNREACHABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a node is reached."""
+    """The address of a node."""
 
     host: str
     port: int
@@ -153,7 +154,7 @@ def parse_address(text: str) -> Address:
 
 
 def _is_host(text: str) -> bool:
-    """Would the operating system look it up? It raises other things than `OSError` if not."""
+    """Can the operating system resolve it? For other texts it raises more than `OSError`."""
     try:
         return bool(text.encode("idna")) and text.isprintable()
     except UnicodeError:
@@ -161,7 +162,7 @@ def _is_host(text: str) -> bool:
 
 
 def encode_watch(name: bytes, command: bytes) -> bytes:
-    """The body of a watch: a command, and the name that it gives the machine to send to."""
+    """The body of a watch: the name to send to, and the command that starts it."""
     return bytes((len(name),)) + name + command
 
 

@@ -1,50 +1,49 @@
 """Which data directory a node accepts under which name, and whether the own one may vote. Pure.
 
-A data directory has a random identity, drawn when it is made. Votes and entries were given with it:
-a node that comes back under its old name with an empty directory has forgotten them, and could help
+A data directory has a random identity, chosen when it is created. Votes and entries were promised
+under it: a node that returns under its name with an empty directory has lost them, and could help
 to elect a leader that lacks acknowledged entries. So
 
 1. Nodes show their identities when they connect (`transport.py`). Each records those of the others,
-   node-wide, because a directory holds the node's members of all groups (`known`, in `NODE`). What
-   a peer has recorded of third nodes fills gaps.
-2. A node that is added to a group is added with its identity, which stands in the log entry with
-   the members (`Config.identities`). It counts before the record: members that were away learn from
-   the log that a name was removed and added again.
+   for the whole node, because a directory has the node's members of all groups (`known`, in
+   `NODE`). A peer's records of third nodes fill gaps.
+2. A node that is added to a group is added with its identity, in the log entry with the members
+   (`Config.identities`). This wins over the record: members that were down learn from the log that
+   a name was removed and added again.
 3. Another identity under the name of a member is refused, in both directions, as long as one of the
    configurations in force here, committed or not, has that member. After `remove` no configuration
    has it; `add` brings the new identity.
-4. A directory that is new and begins a group with first members does not vote in it before the
-   others have said that they know no other: all of them, or a majority after `PROBATION_TICKS`.
-   One that is refused meanwhile is `disowned`. It gives back what it has begun, and votes only
-   where the log has its identity.
+4. A new directory that starts a group with first members does not vote in it before the others have
+   confirmed that they know no other: all of them, or a majority after `PROBATION_TICKS`. A refused
+   one is `disowned`: it deletes the groups that it has started, and votes only where the log has
+   its identity.
+5. Each start of a node has a random mark, which is durable before other nodes see it (`Starts`).
+   Nodes show the marks of their last starts, and record the newest start of each other, including
+   what others have recorded. A directory that lacks a recorded start of its identity is an older
+   copy: it has lost what it promised since. It is refused like a replaced one, and notified; then
+   it chooses a new identity, and is a replaced one.
 
-5. Each start of a node draws a mark, which is durable before anybody is told (`Starts`). Nodes show
-   the marks of their last starts, and record the newest start of each other, with what others have
-   recorded. A directory that lacks a start which somebody has met under its identity is an older
-   copy: it has forgotten what it promised since. It is refused like a replaced one, and told so; it
-   then draws a new identity, with which it is one.
-
-   Marks are kept of `MARKS_MAX` starts. So that a copy cannot start so often that they are all its
-   own, each pair of nodes keeps one more, whatever its age: a node records the newest start that
-   another has shown to it itself (`starts_shown`), and each records the newest own start that the
-   other is known to have recorded (`starts_known`), and shows that one to it. A directory that
-   shows no record of the start which was shown here, nor of a later one, has not made it: it is an
-   older copy, after any number of starts.
+   Marks are kept of `MARKS_MAX` starts. So that a copy cannot start until all marks are its
+   own, each pair of nodes keeps one more, whatever its age: a node records the newest start
+   that another has shown to it directly (`starts_shown`), and each records the newest own start
+   that the other is known to have recorded (`starts_known`), and shows that one to it. A directory
+   that shows no record of the start which was shown here, nor of a later one, has not made that
+   start: it is an older copy, after any number of starts.
 6. After each start a node does not vote before all other voters have accepted it, or for
-   `PROBATION_TICKS`: so that an older copy hears of it first.
-7. A cluster has an id, drawn for the first entry of its first group (`raft/node/node.py`). Nodes
+   `PROBATION_TICKS`: so that an older copy is notified first.
+7. A cluster has an id, chosen for the first entry of its first group (`raft/node/node.py`). Nodes
    show it. One with another id is refused, unless its directory is known as that of a member.
 
 Directories of earlier versions get an identity when they are opened, and count as accepted. Nodes
 of earlier versions show neither starts nor an id, and are accepted without.
 
-Not covered: the others of a majority have never met the node, and nobody who has is alive. That is
-not to be told from the first start of a group. Nor is a copy of which nobody alive has met a later
-start, from that start itself; after `MARKS_MAX` starts, of which nobody alive was shown a
-later one.
+Limits. If the rest of a majority has never met the node, and no node that has met it is alive, this
+cannot be distinguished from the first start of a group. A copy is not detected if no live node has
+met a start after the copied one; nor after `MARKS_MAX` starts, if no live node was shown a later
+start directly.
 
-A directory that is none, but ended between the record of a start by another node and its own record
-of that, and then started `MARKS_MAX` times without that node, is taken for one.
+A directory that is not a copy is taken for one if it crashed between another node's record of its
+start and its own record of that, and then started `MARKS_MAX` times without that node.
 
 The node decides and sends; simulators use it as it is.
 """
@@ -73,11 +72,11 @@ __all__ = [
 ]
 
 KNOWN_MAX = 200
-"""Nodes of which others have told; more than a cluster has, and they fit into a greeting."""
+"""Maximum of recorded nodes: more than a cluster has, and they fit into a greeting."""
 PROBATION_TICKS = 30
 """Three election timeouts of the default settings."""
 MARKS_MAX = 256
-"""Starts whose marks are kept: of older ones only those that another node has recorded."""
+"""Number of starts whose marks are kept; of older ones, those that a peer has recorded."""
 
 
 class IdentityRefused(ProtocolError):
@@ -87,23 +86,23 @@ class IdentityRefused(ProtocolError):
 
 
 class Standing(StrEnum):
-    """What the others think of the own directory."""
+    """The other nodes' view of the own directory."""
 
     NEW = "new"
-    """It was just made, and they were not asked."""
+    """It is new, and the others were not asked."""
     ACCEPTED = "accepted"
     DISOWNED = "disowned"
-    """They know another one by this name."""
+    """The others know another directory by this name."""
 
 
 class Starts(NamedTuple):
-    """How often a directory was started, and the marks of the last starts, newest last."""
+    """The number of starts of a directory, and the marks of the last ones, newest last."""
 
     number: int = 0
     marks: tuple[str, ...] = ()
 
     def again(self, mark: str) -> Starts:
-        """It is started once more."""
+        """Add a start."""
         return Starts(self.number + 1, (*self.marks, mark)[-MARKS_MAX:])
 
     def has(self, number: int, mark: str) -> bool:
@@ -151,7 +150,7 @@ class PeerRecognition:
         self.starts = Starts()
         self.met_starts: dict[str, KnownStart] = {}
         self.starts_shown: dict[str, KnownStart] = {}
-        """As `met_starts`, but only what a node has shown itself."""
+        """As `met_starts`, but only starts that a node has shown itself."""
         self.starts_known: dict[str, OwnStart] = {}
         """The newest own start that each other node is known to have recorded."""
         self.cluster_id = ""
@@ -163,11 +162,11 @@ class PeerRecognition:
 
     @property
     def identities(self) -> dict[str, str]:
-        """Those of all nodes that are known, and the own one."""
+        """The identities of all known nodes, including this one."""
         return self.known | {self.node: self.own}
 
     def expected(self, name: str, configs: Iterable[Config]) -> set[str]:
-        """The identities that a member may have to have; empty if any will do."""
+        """The identities that a member may be required to have; empty if any is accepted."""
         found = {
             config.identity_of(name) or self.known.get(name, "")
             for config in configs
@@ -215,14 +214,14 @@ class PeerRecognition:
         )
 
     def foreign(self, name: str, shown: str, cluster_id: str, configs: Iterable[Config]) -> str:
-        """Why a node belongs to another cluster; empty if it does not, or nobody knows."""
+        """Why a node belongs to another cluster; empty if it does not, or if unknown."""
         own = self.cluster_id
         if not own or cluster_id in ("", own) or shown in self.expected(name, configs):
             return ""
         return f"node {name} belongs to cluster {cluster_id}, not to {own} as {self.node} does"
 
     def record_start(self, name: str, met: KnownStart) -> bool:
-        """Somebody has met a start of a node; is it the newest?"""
+        """Record a start of a node; returns whether it is the newest."""
         before = self.met_starts.get(name)
         if name == self.node or not met.number:
             return False
@@ -232,13 +231,13 @@ class PeerRecognition:
             if met.number <= before.number:
                 return False
         elif self.known.get(name, met.identity) != met.identity:
-            # Hearsay about a directory that was replaced.
+            # A third node's record of a directory that was replaced.
             return False
         self.met_starts[name] = met
         return True
 
     def showed_start(self, name: str, met: KnownStart) -> bool:
-        """A node that is accepted has shown its start; is that news?"""
+        """Record a start that an accepted node has shown; returns whether it is new."""
         before = self.starts_shown.get(name)
         if before == met or (before is None and len(self.starts_shown) >= KNOWN_MAX):
             return False
@@ -246,10 +245,10 @@ class PeerRecognition:
         return True
 
     def is_older_copy(self, met: KnownStart, name: str = "", *, is_refused: bool = False) -> bool:
-        """A node has met a start of the own directory; is it one that this one never made?
+        """A node has recorded a start of the own directory; does this directory lack it?
 
-        What is too long ago to tell is decided by the record of what that node knows, if it refuses
-        this directory.
+        If the start is too old for its mark, the record of what that node knows decides, in case
+        it refuses this directory.
         """
         if met.identity != self.own or self.starts.knows(met.number, met.mark):
             return False
@@ -258,7 +257,7 @@ class PeerRecognition:
         return is_refused and not self.starts_known.get(name, OwnStart()).vouches(met)
 
     def start_recorded(self, name: str, met: KnownStart) -> bool:
-        """A node has recorded a start of the own directory; is that news?"""
+        """Note that a node has recorded an own start; returns whether that is new."""
         start, before = OwnStart(met.number, met.mark), self.starts_known.get(name)
         if met.identity != self.own or not self.starts.knows(*start):
             return False
@@ -270,11 +269,11 @@ class PeerRecognition:
         return True
 
     def renounce(self, own: str) -> None:
-        """The own directory is an older copy: be another one, which nobody knows."""
+        """The own directory is an older copy: take a new identity."""
         self.own, self.standing = own, Standing.DISOWNED
 
     def record_met(self, name: str, shown: str) -> bool:
-        """A node was accepted; is its identity news?"""
+        """Record the identity of an accepted node; returns whether it is new."""
         if not shown or self.known.get(name) == shown:
             return False
         if name not in self.known and len(self.known) >= KNOWN_MAX:
@@ -283,7 +282,7 @@ class PeerRecognition:
         return True
 
     def merge_known(self, known: dict[str, str]) -> bool:
-        """A node that was accepted says whom it knows; is some of it news?"""
+        """Record the identities that an accepted node knows; returns whether some are new."""
         news = {name: each for name, each in known.items() if name not in self.known}
         news.pop(self.node, None)
         if len(self.known) + len(news) > KNOWN_MAX:
@@ -292,7 +291,7 @@ class PeerRecognition:
         return bool(news)
 
     def may_vote(self, config: Config) -> bool:
-        """Has the own directory all that was promised in this group under its name?"""
+        """May the own directory vote: has it kept all promises under its name in this group?"""
         others = config.electorate - {self.node}
         if self.ticks < PROBATION_TICKS and not others <= self.accepted_by:
             return False
@@ -301,7 +300,7 @@ class PeerRecognition:
         return config.identity_of(self.node) == self.own
 
     def record_acceptance(self, first: Collection[str], by: Collection[str], ticks: int) -> bool:
-        """Others have accepted a new directory; does that end its probation?"""
+        """End the probation of a new directory, if enough nodes have accepted it."""
         if self.standing is not Standing.NEW:
             return False
         others = set(first) - {self.node}
@@ -313,7 +312,7 @@ class PeerRecognition:
         return True
 
     def record_disowned(self) -> bool:
-        """A peer knows another directory by this name; is that news?"""
+        """A peer knows another directory by this name; returns whether that is new."""
         if self.standing is not Standing.NEW:
             return False
         self.standing = Standing.DISOWNED

@@ -1,11 +1,12 @@
-"""A node's answers to its clients: what they ask for is done by the groups.
+"""Answers the requests of a node's clients; the groups do the work.
 
-A client that has `ASKED_MAX` requests or `ASKED_BYTES_MAX` under way is not read from until that is
-better, nor is one that does not take its answers. So memory is bounded by the number of clients.
+A client with `ASKED_MAX` requests or `ASKED_BYTES_MAX` in flight is not read from until some are
+answered. Neither is a client that does not read its answers. So memory is bounded by the number of
+clients.
 
-Errors become outcomes (`raft/net/client_operations.py`): a request that was not taken is
-`elsewhere`, with the leader's address, or `not now`; one whose fate nobody knows is `unknown`; the
-rest is refused.
+Errors become outcomes (`raft/net/client_operations.py`): a request that was not accepted is
+`elsewhere`, with the leader's address, or `not now`; one with an unknown outcome is `unknown`; all
+others are refused.
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ ASKED_MAX = 4096
 ASKED_BYTES_MAX = 32 * 2**20
 COMMAND_BYTES_MAX = 16 * 2**20
 REPLIES_BYTES_MAX = 2**20
-"""Of replies to a run that are sent as one."""
+"""Replies to a run up to this size are sent as one message."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What a client has under way."""
+    """The requests of a client that are in flight."""
 
     requests: int = 0
     size_bytes: int = 0
@@ -93,19 +94,19 @@ class ClientRequestHandler:
         self._node = node
         self._clients: dict[Channel, _Asked] = {}
         self._creating: set[Group[Any]] = set()
-        """They take no commands yet: somebody may be creating another one of the same name."""
+        """These take no commands yet: another node may create a group of the same name."""
         self.watching = Watches(self._refuse)
         self.handovers = LeadershipTransfers()
         self._turn = 0
         self.changes = MemberChanges(node)
 
     def forget(self, channel: Channel) -> None:
-        """A client is gone."""
+        """A client has disconnected."""
         self._clients.pop(channel, None)
         self.watching.remove_client(channel)
 
     def ask(self, channel: Channel, name: str, asks: ClientRequests) -> None:
-        """Do what a client wants, and answer when it is done."""
+        """Start the requests of a client, and answer each when it is done."""
         client = self._clients.setdefault(channel, _Asked())
         client.requests += len(asks.bodies)
         client.size_bytes += sum(map(len, asks.bodies))
@@ -200,7 +201,7 @@ class ClientRequestHandler:
         self._node.mark(group)
 
     def _missing(self, name: str) -> LithifyError:
-        """Why there is no group of a name to ask."""
+        """The error for a group that is not here."""
         if any(group_of(key) == name for key in self._node.ailing):
             return Dropped(DropReason.NO_LEADER)
         return GroupAbsent(name, self._node.identity.node)
@@ -235,7 +236,7 @@ class ClientRequestHandler:
         return outcome, text.encode()
 
     def _elsewhere(self, why: str) -> tuple[OperationOutcome, str]:
-        """Another node may have what cannot be read here."""
+        """Another node may be able to read what is damaged here."""
         others = self._node.transport.connected
         if not others:
             return OperationOutcome.NOT_NOW, why
@@ -243,7 +244,7 @@ class ClientRequestHandler:
         name = others[self._turn % len(others)]
         return OperationOutcome.ELSEWHERE, f"{name} {self._node.identity.book[name]} {why}"
 
-    # --- the operations that are not the machine's -------------------------------------------
+    # --- operations outside the machine ------------------------------------------------------
 
     def _create(self, name: str, given: dict[str, Any], done: requests.Done) -> None:
         node = self._node
@@ -301,7 +302,7 @@ class ClientRequestHandler:
         self._node.runs.begin(group, begun, waits=given.get("wait") is not False)
 
     def _do(self, group: Group[Any], operation: int) -> dict[str, Any]:
-        """What is done at once, or only begun."""
+        """Operations that are done, or only started, at once."""
         if operation == ClientOperation.SNAPSHOT:
             group.take_snapshot()
         elif operation == ClientOperation.OVERVIEW:
@@ -309,7 +310,7 @@ class ClientRequestHandler:
         elif operation == ClientOperation.MEMBERS:
             seen, identity = place_overview(group.status()), self._node.identity
             book = identity.book | {identity.node: str(self._node.transport.address)}
-            # A node knows others, which are members of other groups or of none.
+            # The book has other nodes too, of other groups or of none.
             members = {name: at for name, at in book.items() if name in group.config.members}
             return {name: seen[name] for name in ("leader", "term", "members")} | {"book": members}
         else:
@@ -322,7 +323,7 @@ class ClientRequestHandler:
         return {"node": identity.node, "cluster": identity.cluster, "identity": own}
 
     def _place(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Of the group that is asked about, if it is here: its key and members, with identities."""
+        """Key, members and identities of the group in the request, if it is here."""
         group = self._node.groups.get(_given(given, "group", str))
         identities = self._node.identity.recognition.identities
         return {} if group is None else {"group": origin(group, identities)}
@@ -345,12 +346,11 @@ class ClientRequestHandler:
 
 
 class _Creating:
-    """Has the first member of a new group add the others, or end the group if that fails.
+    """Makes the first member of a new group add the others, or end the group if that fails.
 
-    Unless somebody decides otherwise meanwhile, who then must not be worked against: by dropping
-    the group, by removing one of them, or by letting another member lead. The client is refused
-    then, or told that the outcome is unknown if the group may exist: it must not try again and
-    create the group once more.
+    It gives up if meanwhile the group is dropped, one of the members is removed, or another member
+    leads. Then the client is refused, or told that the outcome is unknown if the group may exist:
+    the client must not retry and create the group twice.
     """
 
     def __init__(
@@ -371,10 +371,10 @@ class _Creating:
         self._limit = asyncio.get_running_loop().time() + CHANGE_S
         self._done = done
         self._joined = False
-        """Are the others members, though no voters?"""
+        """Are the others learners?"""
 
     def propose(self) -> None:
-        """Try it, if it is still wanted."""
+        """Propose the change, unless the creation was overtaken."""
         group, name = self._group, self._name
         if self._node.groups.get(name) is not group:
             self._done(InvalidInput(f"group {name} was dropped while it was created"))
@@ -390,7 +390,7 @@ class _Creating:
         if isinstance(result, requests.CommandResult):
             self._done(None)
         elif isinstance(result, Dropped | GroupAbsent):
-            # It does not lead yet, or the others have not heard of the group; or it is no more.
+            # It does not lead yet, or the others do not know the group; or the group has ended.
             self._joined = self._joined or (
                 isinstance(result, Dropped) and result.reason is DropReason.LEARNER_FIRST
             )
@@ -398,7 +398,7 @@ class _Creating:
             if loop.time() < self._limit:
                 loop.call_later(AGAIN_S, self.propose)
             elif self._node.groups.get(self._name) is self._group:
-                # Nothing is in it: it took no commands yet.
+                # The group is empty: it took no commands yet.
                 why = f"group {self._name} was not created within {CHANGE_S:g} s: {result}"
                 self._group.propose_end(lambda _: self._done(InvalidInput(why)))
                 self._node.mark(self._group)
@@ -412,7 +412,7 @@ def _send_replies(
     channel: Channel, name: str, numbers: list[int], result: requests.CommandResults
 ) -> None:
     index, replies = result
-    # Together if they are small: a frame has a limit, which any one of them keeps.
+    # Small replies go together; one reply always fits into a frame.
     step = len(replies) if sum(map(len, replies)) <= REPLIES_BYTES_MAX else 1
     for at in range(0, len(replies), step):
         some = slice(at, at + step)
@@ -438,7 +438,7 @@ def _one(done: requests.RunDone, place: int) -> requests.Done:
 
 
 def _with_index(done: requests.Done) -> requests.Done:
-    """Answers with where the change stands in the log."""
+    """Answers with the index of the entry."""
 
     def ended(result: requests.Result) -> None:
         done(
@@ -451,7 +451,7 @@ def _with_index(done: requests.Done) -> requests.Done:
 
 
 def _with_value(done: requests.Done) -> Callable[[dict[str, Any] | LithifyError], None]:
-    """Answers with what a transfer has come to."""
+    """Answers with the outcome of a transfer."""
     return lambda result: done(result if isinstance(result, LithifyError) else _reply(result))
 
 
@@ -470,7 +470,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _given(given: dict[str, Any], name: str, kind: type[T]) -> T:
-    """A value of the body; empty if it is not there."""
+    """A value of the body; empty if it is missing."""
     value = given.get(name, kind())
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} is {value!r}, must be a {kind.__name__}")
@@ -492,4 +492,4 @@ def _check_known(node: RaftNode, members: list[str]) -> None:
     known = {node.identity.node, *node.identity.book}
     unknown = sorted(set(members) - known)
     if unknown:
-        raise InvalidInput(f"nobody here knows where node {unknown[0]} is reached")
+        raise InvalidInput(f"the address of node {unknown[0]} is not known here")

@@ -1,20 +1,20 @@
-"""Whether a group that a node has is the one that the node is to be added to. Pure.
+"""Checks that a node which is to be added does not have another group of the same name. Pure.
 
-Each cluster begins with a group that has the key `default`, so neither name nor key tell two of
-them apart. A node that is to be added says what it has of the name (`origin`):
+Each cluster starts with a group that has the key `default`, so neither name nor key distinguishes
+two of them. A node that is to be added reports its group of that name (`origin`):
 
     {"key": "default", "members": {"n1": "0b5c…", "n4": "c41d…"}}
 
-the members of all configurations that may be in force, with their identities as far as they are
-known. The leader accepts it (`check_origin`) if
+with the members of all configurations that may be in force, and their known identities. The leader
+accepts the node (`check_origin`) if
 
-1. the node has no group of that name, or one without members: it waits for a leader's log;
-2. the group has the same key, and that was drawn (`raft/storage/file_names.py`): no other group has
-   it;
-3. some other member is also a member here, and the identities known of it are the same. So a node
-   that was removed and does not know it yet can be added again.
+1. it has no group of that name, or one without members, which waits for a leader's log;
+2. the group has the same key, and the key is random (`raft/storage/file_names.py`): no other group
+   has it;
+3. another member is also a member here, and its known identities are the same. So a node that was
+   removed and does not know it yet can be added again.
 
-Any other group has a history of its own, which an `add` would destroy or mix with this one.
+Any other group has its own history, which adding the node would destroy or mix with this one.
 
 `Answering` and `Changes` call.
 """
@@ -35,7 +35,7 @@ __all__ = ["check_origin", "origin"]
 
 
 def origin(group: Group[Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """Of which group this is a member; `known` has the identities of nodes."""
+    """The key and members of a group; `known` has the identities of nodes."""
     members: dict[str, str] = {}
     for config in group.open_configs:
         for name in config.members:
@@ -44,9 +44,9 @@ def origin(group: Group[Any], known: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_origin(node: str, own: dict[str, Any], shown: object) -> None:
-    """Raise `ForeignGroup` if a node that is to be added has another group than the own one."""
+    """Raise `ForeignGroup` if a node that is to be added has another group of the same name."""
     if not isinstance(shown, dict) or not isinstance(shown.get("members"), dict):
-        # It has none of that name, or is of an earlier version and does not say.
+        # It has no group of that name, or is of an earlier version and does not report it.
         return
     there, here = shown["members"], own["members"]
     is_same = shown.get("key") == own["key"]

@@ -83,7 +83,7 @@ def _decided(each: _Handover) -> dict[str, Any] | LithifyError | None:
         return InvalidInput(f"leadership was not transferred to {to}: {leader} leads")
     election_ticks = group.election_ticks
     if leader and (group.leading_term != each.term or each.ticks > election_ticks):
-        why = f"{to} did not take over within {election_ticks} ticks"
+        why = f"{to} did not become the leader within {election_ticks} ticks"
         return InvalidInput(f"leadership was not transferred: {why}, {leader} leads")
     if each.ticks > PATIENCE_ELECTIONS * election_ticks:
         return OutcomeUnknown(group.name, group.status().last_index)

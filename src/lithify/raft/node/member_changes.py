@@ -1,22 +1,21 @@
-"""Changes of members as a node does them for its clients, from the first look to the answer.
+"""Changes of members as a node performs them for its clients, from the checks to the answer.
 
     changes.begin(group, ConfChange.parse("+n4"), {"n4": "127.0.0.1:7004"}, done)
     changes.move(group, {"n2": "127.0.0.1:7009"}, done)
 
-1. Only the leader does it. Addresses may be given for nodes that are added. That of a member is
-   changed by `move` alone, never by the way.
-2. A node that is added is looked up first (`look`): whoever answers at its address must be that
-   node, of this cluster, with an identity that no group here contradicts, and must not have another
-   group of the same name (`group_origin.py`). So a mistyped address, a node that does not run,
-   another member and another cluster's node are refused before anything has changed.
-   A member that is added once more is looked up too: if its data directory was replaced it is
-   refused, and must be removed first.
-3. It becomes a learner, with its identity in the entry. The address is taken when the leader has
-   appended that, not before.
-4. When it answers and has the log it becomes a voter. What the consensus core refuses only for now
-   is proposed again for a while.
-5. A change ends within `CHANGE_S`. A learner that is silent then is removed again. One that is
-   behind stays a learner, and the answer says so (`begun`): the command can be repeated.
+1. Only the leader changes members. Addresses may be given for nodes that are added. Only `move`
+   changes the address of a member.
+2. A node that is added is contacted first (`_look`): the node at its address must have its name and
+   cluster, an identity that no group here contradicts, and no other group of the same name
+   (`group_origin.py`). So a mistyped address, a node that does not run, another member and another
+   cluster's node are refused before anything has changed. A member that is added again is contacted
+   too: if its data directory was replaced it is refused, and must be removed first.
+3. The node becomes a learner, with its identity in the entry. The leader stores the address when it
+   has appended that entry, not before.
+4. When the node answers and has the log it becomes a voter. A refusal of the consensus core that
+   may pass is retried for some time.
+5. A change ends within `CHANGE_S`. A learner that does not answer by then is removed again. One
+   that is behind stays a learner, and the answer says so (`begun`): the command can be repeated.
 
 Runs in the node's event loop. `Answering` calls.
 """
@@ -61,9 +60,9 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN_S", "CHANGE_S", "LOOK_S", "ChangeInterrupted", "MemberChanges"]
 
 CHANGE_S = 20.0
-"""Below the time that clients wait for an answer, so that they get it."""
+"""Below the time limit of clients, so that they get the answer."""
 RISK_S = 2.0
-"""How long a quorum that is not heard is waited for: a leader that is new has not heard all."""
+"""Time to wait for a quorum to answer: a new leader has not heard all members."""
 LOOK_S = 3.0
 AGAIN_S = 0.02
 
@@ -85,7 +84,7 @@ class MemberChanges:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """The node stops: nobody waits for what is under way."""
+        """The node stops: cancel changes in progress."""
         for task in self._tasks:
             task.cancel()
 
@@ -101,7 +100,7 @@ class MemberChanges:
         self._start(self._change(group, change, book), done)
 
     def move(self, group: Group[Any], book: dict[str, str], done: Done) -> None:
-        """Take another address for members, if they are reached there."""
+        """Change the addresses of members, if the members are there."""
         _check_leads(group)
         members = group.status().config.members - {group.node}
         for name in book:
@@ -147,7 +146,7 @@ class MemberChanges:
             else:
                 at = book.get(item.node) or known.get(item.node)
                 if at is None:
-                    raise InvalidInput(f"nobody here knows where node {item.node} is reached")
+                    raise InvalidInput(f"the address of node {item.node} is not known here")
                 identity = await self._look(item.node, at, group)
                 wanted.append(replace(item, identity=identity))
         new = [item.node for item in wanted if item.op is Op.VOTER and item.node not in members]
@@ -164,7 +163,7 @@ class MemberChanges:
     async def _propose_until(
         self, group: Group[Any], change: ConfChange, book: dict[str, str]
     ) -> int:
-        """The index of a change, when it is committed."""
+        """Propose a change until it is committed; returns its index."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         joined = False
@@ -182,12 +181,12 @@ class MemberChanges:
             elif result.reason in (DropReason.NOT_LEADER, DropReason.NO_LEADER):
                 raise ChangeInterrupted(result) if joined else result
             elif loop.time() - began > limit_s or not (joined or _is_judged(result)):
-                # Before anything was done the client itself tries again.
+                # Nothing was done yet, so the client can retry.
                 raise result
             await asyncio.sleep(AGAIN_S)
 
     async def _remove(self, group: Group[Any], names: list[str]) -> bool:
-        """Take back learners that do not answer; has that been done?"""
+        """Remove learners that do not answer; returns whether that is committed."""
         change = ConfChange(tuple(MemberChange(Op.REMOVE, name) for name in names))
         with suppress(TimeoutError):
             async with asyncio.timeout(RISK_S):
@@ -207,22 +206,22 @@ class MemberChanges:
         self._node.mark(group)
         return await future
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------
 
     def _addresses(self) -> dict[str, str]:
         node = self._node
         return node.identity.book | {node.identity.node: str(node.transport.address)}
 
     async def _check_member(self, name: str, at: str | None) -> None:
-        """`IdentityRefused` if a member is there with another data directory; it may be away."""
+        """Raise `IdentityRefused` if a member has another data directory; it may be down."""
         if at is not None and name != self._node.identity.node:
             with suppress(MemberNotReached):
                 await self._look(name, at)
 
     async def _look(self, name: str, at: str, group: Group[Any] | None = None) -> str:
-        """The identity of the node at an address, if it is the one that is meant.
+        """The identity of the node at an address, if it is the expected node.
 
-        If it is to be added to a group, `ForeignGroup` unless it can be.
+        With a group, raises `ForeignGroup` if the node has another one of that name.
         """
         connection = NodeConnection(parse_address(at))
         cluster = self._node.identity.cluster
@@ -237,7 +236,7 @@ class MemberChanges:
         except (OSError, TimeoutError, ProtocolError) as error:
             raise MemberNotReached(name, at, str(error) or "no answer") from error
         finally:
-            connection.channel.abort("it was only looked at")
+            connection.channel.abort("only its identity was read")
         if answer is None:
             raise MemberNotReached(name, at, connection.channel.reason)
         seen = _read(answer.body)
@@ -255,7 +254,7 @@ class MemberChanges:
 
 
 def _read(body: bytes) -> dict[str, Any]:
-    """What a node says of itself; nothing if it is of an earlier version."""
+    """A node's description of itself; empty for an earlier version."""
     with suppress(ValueError, RecursionError):
         value = json.loads(body)
         if isinstance(value, dict):

@@ -1,33 +1,33 @@
-"""A process that runs members of many groups: their logs, their connections, their clients.
+"""A process that runs members of many groups: their logs, connections and clients.
 
     node = RaftNode(NodeSettings("n1", "data/n1", listen, peers), LocalFileSystem(), KvMachine)
     await node.run(stop, ready)
 
-1. The directory is opened, and with it every group that has something there. A node that is new
-   begins the group `default`, with itself and its peers as the first members, unless it joins.
+1. It opens the directory, and every group in it. A new node creates the group `default`, with
+   itself and its peers as the first members, unless it joins.
 2. It listens and connects (`raft/net/transport.py`), starts the threads that wait for the disk
    (`raft/storage/disk_threads.py`), and ticks.
-3. Whatever happens (a tick, messages, requests, word from the disk) is told to its group at once,
-   and marks the group. Before the loop waits again, each marked group does its work once. So the
-   requests of one turn go into one append, one message for each peer, and one round of the disk.
-4. On `stop` clients are let go, what was handed to the disk is written, and the directory is
-   closed. A stop without all that loses nothing either.
+3. Each event (a tick, messages, requests, reports of the disk) goes to its group at once and marks
+   the group. Before the loop waits again, each marked group works once. So the requests of one turn
+   share one append, one message per peer, and one round of the disk.
+4. On `stop` it disconnects clients, writes what is queued for the disk, and closes the directory. A
+   stop without all that loses nothing either.
 
-A message of a leader to a group that is not known here begins it, without members: the node was
-added to it, and the log will say who they are. A group that has ended, or that this node was
-removed from (`raft/group/removed_members.py`), is struck off the list of its groups, and then its
-files go.
+A leader's message to an unknown group creates the group here, without members: the node was added
+to it, and the log has its members. A group that has ended, or from which this node was removed
+(`raft/group/removed_members.py`), is first removed from the list of groups; then its files are
+deleted.
 
-Clients call a group by its name, nodes among themselves by its key, and its files are called by
-both and more (`raft/storage/file_names.py`). Of groups with the same name a node has one at most.
+Clients use the name of a group, nodes its key; its files have names of their own
+(`raft/storage/file_names.py`). A node has at most one group of a name.
 
-An error of the disk's threads, or of a group, ends the node: what it would do next is not known.
-But a member that finds itself to be wrong (`MemberStopped`) only stops, and is remembered as
-stopped until it is removed from its group; the other groups go on.
+An error in a thread of the disk, or in a group, stops the node: its state is not known to be right.
+A member that finds its own log wrong (`MemberStopped`) only stops itself, and is recorded as
+stopped until it is removed from its group; the other groups continue.
 
-A directory that is new must be accepted by others before it votes (`raft/net/peer_recognition.py`).
+Other nodes must accept a new directory before it votes (`raft/net/peer_recognition.py`).
 
-All but the threads of `raft/storage/disk_threads.py` runs in one event loop.
+Everything except the threads of `raft/storage/disk_threads.py` runs in one event loop.
 """
 
 from __future__ import annotations
@@ -102,22 +102,22 @@ DEFAULT_GROUP = "default"
 LOOK_MS = 1000
 """The triggers of compaction are looked at this often."""
 FOREIGN_MAX = 256
-"""Senders of another group's messages that the log names."""
+"""Senders of another group's messages that are logged."""
 
 log = get_logger("lithify.raft")
 
 
 @dataclass(frozen=True, slots=True)
 class RaftNodeSettings:
-    """What a node is told when it starts."""
+    """The settings of a node."""
 
     node: str
     data: str
     listen: Address
     peers: dict[str, str] = field(default_factory=dict)
-    """Where other nodes are reached; those of the first start are the first members."""
+    """The addresses of other nodes; those of the first start are the first members."""
     join: bool = False
-    """Begin nothing: some group will add this node."""
+    """Create no group: wait until the node is added to one."""
     cluster: str = "raft"
     tls: Tls | None = None
     tick_ms: int = 100
@@ -143,13 +143,13 @@ class RaftNode:
         self._draw = random.SystemRandom().randrange
         self.groups: dict[str, Group[Any]] = {}
         self.ailing: dict[str, BlockedMembers] = {}
-        """By key: members that cannot begin before they are repaired."""
+        """By key: members that cannot start before they are repaired."""
         self._marked: dict[str, Group[Any]] = {}
         self._working = False
         self._members: dict[str, Config] = {}
-        """Of each group, those by which connections were last checked."""
+        """By group: the configuration for which connections were last checked."""
         self._foreign: set[tuple[str, str]] = set()
-        """(key, sender) of messages that are not of the group here; the log has each once."""
+        """(key, sender) of messages of another group; each is logged once."""
         self._founding = ClusterIdDiscovery(self)
         self._look_ticks = max(1, LOOK_MS // settings.tick_ms)
         try:
@@ -163,7 +163,7 @@ class RaftNode:
         except OSError as error:
             if error.filename is not None:
                 raise
-            # A write that is refused does not say by itself where.
+            # A refused write does not name the path.
             raise WriteFailed(settings.data, error) from error
         self._failed: asyncio.Future[None]
         self._disk: DiskThreads
@@ -175,7 +175,7 @@ class RaftNode:
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
         remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
-        # Who has lost that file does not lose its groups as well.
+        # A node that has lost NODE keeps its groups.
         known = None if identity.is_new else identity.files
         listed = identity.is_listed
         self._storage.open_groups(self._live_of, known, identity.is_gone, is_listed=listed)
@@ -192,7 +192,7 @@ class RaftNode:
             self._begin_or_repair(key)
 
     def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
-        """What a state needs of its log; all groups here have the same kind of machine."""
+        """The live indexes of a state; all groups here have the same kind of machine."""
         machine = self._make_machine()
         return machine.live_indexes(machine.load(pieces))
 
@@ -209,7 +209,7 @@ class RaftNode:
             group.stop(MemberStopped(identity.stopped[key]))
 
     def _nurse(self) -> None:
-        """Repair members that cannot begin, and begin those that are repaired."""
+        """Repair members that cannot start, and start those that are repaired."""
         for key, member in list(self.ailing.items()):
             member.tick()
             if member.is_repaired:
@@ -226,7 +226,7 @@ class RaftNode:
         first = frozenset(identity.groups.get(key, ()))
         recognition = identity.recognition
         alone = first == {identity.node}
-        # Who comes later finds the identity of the first member in the log.
+        # Members that are added later find the identity of the first one in the log.
         own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
         members = Config(first, identities=own)
         made, notices = self.settings.group.core, GroupLogLines(group_of(key))
@@ -250,14 +250,14 @@ class RaftNode:
         return group
 
     def _find(self, files: str) -> Group[Any] | None:
-        """The group whose files are called so, if it is here."""
+        """The group with these files, if it is here."""
         group = self.groups.get(group_of(files))
         return group if group is not None and group.name == files else None
 
     # --- running ----------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event, ready: Callable[[Address], None]) -> None:
-        """Run until `stop` is set; `ready` is told where the node listens."""
+        """Run until `stop` is set; `ready` gets the address at which the node listens."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         async with AsyncExitStack() as stack:
@@ -300,12 +300,12 @@ class RaftNode:
         await self.runs.close(self.groups.values())
 
     def _close(self) -> None:
-        # Nothing is left to be done, and nobody to do it.
+        # All work is done, and no thread is left for more.
         self._marked, self._working = {}, True
         self._storage.close()
 
     async def _tick(self) -> None:
-        """Time passes; a process that was stopped for a while makes up for nothing."""
+        """Tick; ticks that a stopped process missed are not made up for."""
         for tick in count(1):
             await asyncio.sleep(self.settings.tick_ms / 1000)
             with self._guarded():
@@ -327,7 +327,7 @@ class RaftNode:
 
     @contextmanager
     def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """What fails in the block ends the node, but for what is to be raised."""
+        """An error in the block stops the node, except those in `raised`."""
         try:
             yield
         except raised:
@@ -343,7 +343,7 @@ class RaftNode:
     # --- work -------------------------------------------------------------------------------
 
     def mark(self, group: Group[Any]) -> None:
-        """Something has happened to a group: it works before the loop waits again."""
+        """A group has an event: it works before the loop waits again."""
         self._marked[group_of(group.name)] = group
         if not self._working:
             self._working = True
@@ -371,7 +371,7 @@ class RaftNode:
                     self.transport.recheck()
 
     def _stopped(self, group: Group[Any], error: MemberStopped) -> None:
-        """A member takes no further part in its group, also after a restart."""
+        """Record that a member no longer participates in its group."""
         key = key_of(group.name)
         if key not in self.identity.stopped:
             what = "member stopped; remove it from its group and add it again"
@@ -386,11 +386,11 @@ class RaftNode:
                 group.job_done(job, result)
             self.mark(group)
 
-    # --- what happens -----------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------
 
     def _heard(self, key: str, message: RaftMessage) -> None:
         if key in self.ailing:
-            # To all others it is down.
+            # Other members see it as down.
             if isinstance(message, EntriesFound):
                 self.ailing[key].receive(message)
             return
@@ -404,13 +404,13 @@ class RaftNode:
         if group is None:
             group = self._joined(key, message)
         if group is not None and self.identity.left.get(key, NEVER_LEFT).hears(message):
-            # What a peer should not have sent ends only the connection that it came over.
+            # A message that violates the protocol closes only its connection.
             with self._guarded(ProtocolError):
                 group.receive(message)
             self.mark(group)
 
     def _refuse_foreign(self, key: str, message: RaftMessage) -> None:
-        """Say once that another cluster takes this node for one of its own."""
+        """Log once that another cluster takes this node for one of its own."""
         if (key, message.sender) not in self._foreign and len(self._foreign) < FOREIGN_MAX:
             self._foreign.add((key, message.sender))
             what = "messages ignored: they are of another group with the same name"
@@ -427,7 +427,7 @@ class RaftNode:
                 if group is not None and group.believes(message):
                     self._give_back(group, ended=message.ended)
                 if message.ended:
-                    # Not if that has failed: who knows is not told of it again.
+                    # Not after a failure: a node that confirms is not notified again.
                     self.transport.send(key, EndKnown(node, sender, 0))
                     self._end_known(key, sender)
         elif key in self.identity.dropped:
@@ -439,11 +439,11 @@ class RaftNode:
 
     def _end_known(self, key: str, peer: str) -> None:
         with suppress(OSError):
-            # What a full disk does not take is asked again after the next start.
+            # If the disk is full, the node is notified again after the next start.
             self.identity.end_known(key, peer)
 
     def _tell_end(self, key: str) -> None:
-        """Tell those who may not know it that a group is no more."""
+        """Notify members that may not know it that a group has ended."""
         for peer in self.identity.dropped.get(key, ()):
             self.transport.send(key, MemberGone(self.identity.node, peer, 0, 0, ended=True))
 
@@ -462,7 +462,7 @@ class RaftNode:
     def _written(self, events: list[WalEvent]) -> None:
         for event in events:
             if isinstance(event, Rolled | WriteRefused):
-                # A group that installs a snapshot waits for the one; the other concerns all.
+                # An installing group waits for the first; the second concerns all.
                 told = list(self.groups.values())
             else:
                 found = self._find(event.group.partition("/")[0])
@@ -483,15 +483,15 @@ class RaftNode:
             self.mark(group)
 
     def wal_overview(self) -> dict[str, int]:
-        """What the write-ahead log takes, as it can be printed."""
+        """The size of the write-ahead log, as JSON."""
         found = wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
         wal = self._storage.wal
         return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}
 
-    # --- who is who -------------------------------------------------------------------------
+    # --- identities -------------------------------------------------------------------------
 
     def _outdated(self) -> None:
-        """Others have met a later start of this directory: it is an older copy."""
+        """Other nodes know a later start of this directory: it is an older copy."""
         with self._guarded():
             what = "this data directory is an older copy; remove the node and add it again"
             log.error(what, node=self.identity.node)
@@ -499,7 +499,7 @@ class RaftNode:
             self.transport.disconnect("the data directory is an older copy")
 
     def configs(self) -> list[Config]:
-        """The members of all groups, also those that are not committed yet."""
+        """The configurations of all groups, including uncommitted ones."""
         return [config for group in self.groups.values() for config in group.open_configs]
 
     def _accepted(self, peer: str) -> None:
@@ -514,7 +514,7 @@ class RaftNode:
             self.identity.save()
 
     def _disowned(self, peer: str, reason: str) -> None:
-        """A peer knows another directory by this name: what a new one has begun does not count."""
+        """A peer knows another directory by this name: remove groups that this one has created."""
         if not self.identity.recognition.record_disowned():
             return
         with self._guarded():
@@ -528,14 +528,14 @@ class RaftNode:
     # --- groups -----------------------------------------------------------------------------
 
     def create(self, name: str, members: list[str]) -> Group[Any]:
-        """Begin a group with the own node as its first member, which then adds the others."""
+        """Create a group with this node as its first member; the caller adds the others."""
         check_group(name)
         if name in self.groups:
             raise InvalidInput(f"group {name} is there already")
         if self.identity.node not in members:
             raise InvalidInput(f"node {self.identity.node} is not one of the members {members}")
         key = new_key(name, self._draw(2**64))
-        # First, because a group whose first members nobody remembers has no leader ever.
+        # First: a group without recorded first members never has a leader.
         self.identity.begin(key, [self.identity.node])
         group = self._begin(key)
         group.campaign()
@@ -543,19 +543,19 @@ class RaftNode:
         return group
 
     def _joined(self, key: str, message: RaftMessage) -> Group[Any] | None:
-        """A group that is not known here sends something: this node may have been added to it."""
+        """An unknown group sends a message: this node may have been added to it."""
         is_leaders = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
         if not is_leaders or key in self.identity.dropped:
             return None
         if group_of(check_key(key)) in self.groups:
-            # It has the name of one that is here, which may have ended without this node.
+            # Its name is used by a group that may have ended while this node was down.
             return None
         log.info("added to a group", group=key)
         self.identity.begin(key, [])
         return self._begin(key)
 
     def _give_back(self, group: Group[Any], *, ended: bool) -> None:
-        """Have no part in a group any more."""
+        """Leave a group and delete its files."""
         files, name = group.name, group_of(group.name)
         log.info("left a group", group=key_of(files), ended=ended)
         if ended:
@@ -563,12 +563,12 @@ class RaftNode:
             self.identity.drop(key_of(files), sorted(others))
         else:
             self.identity.leave(key_of(files), group.status())
-        # A crash from here on leaves files that the next start removes.
+        # A crash from here on leaves files that the next start deletes.
         del self.groups[name]
         self._marked.pop(name, None)
         self._members.pop(files, None)
         self._answering.watching.close_group(group)
-        # If it has applied the end itself, what came behind that is not done; else who knows.
+        # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
         self._tell_end(key_of(files))
         self._storage.forget(files)

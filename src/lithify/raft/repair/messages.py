@@ -1,10 +1,10 @@
-"""Messages by which a member gets entries that it cannot read any more. Pure values.
+"""Messages by which a member gets entries that it cannot read. Pure values.
 
     member                             another member
     EntriesWanted(indexes)       ->
                                  <-    EntriesFound(applied, entries)
 
-`repair.py` says which entries may be asked for and taken.
+`repair.py` decides which entries may be requested and used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["ASK_ENTRIES", "EntriesFound", "EntriesWanted"]
 
 ASK_ENTRIES = 256
-"""Of one question."""
+"""Maximum of entries in one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesWanted(RaftMessage):
-    """A member asks for entries that it cannot read; 8 bytes for each index."""
+    """A request for entries that the sender cannot read; 8 bytes per index."""
 
     indexes: bytes
 
@@ -38,7 +38,7 @@ class EntriesWanted(RaftMessage):
 
     @classmethod
     def of(cls, sender: str, to: str, term: int, indexes: Sequence[int]) -> EntriesWanted:
-        """A question for these indexes."""
+        """A request for these indexes."""
         return cls(sender, to, term, struct.pack(f"<{len(indexes)}q", *indexes))
 
     def parse(self) -> list[int]:
@@ -51,7 +51,7 @@ class EntriesWanted(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class EntriesFound(RaftMessage):
-    """The answer: those of them that the member has, and how far it has applied."""
+    """The answer: those that the member has, and the index up to which it has applied."""
 
     applied: int
     entries: list[Entry]

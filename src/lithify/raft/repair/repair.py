@@ -1,28 +1,29 @@
 """Repairs a member's damaged segments with the entries of other members.
 
-1. Somebody who reads finds damage (`raft/storage/damage.py`). The worker reads the segment through:
-   which of the entries that are needed (live ones, and all above the snapshot) are intact, and
-   which are not.
-2. Those that are not are asked of another member, `ASK_ENTRIES` at a time, and of the next one if
-   it does not answer within `ASK_TICKS`.
-3. The worker writes the segment anew, intact entries and those that came, under another name; makes
-   it durable and gives it the segment's name in one step. A crash leaves the one or the other; a
-   half-written file is removed by the next start.
+1. A reader finds damage (`raft/storage/damage.py`). The worker reads the whole segment, and finds
+   which of the needed entries (live ones, and all above the snapshot) are intact.
+2. The others are requested from another member, `ASK_ENTRIES` at a time, and from the next one if
+   there is no answer within `ASK_TICKS`.
+3. The worker writes intact and received entries to a new segment under another name, makes it
+   durable and renames it over the old one. A crash leaves one or the other; the next start deletes
+   an unfinished file.
+4. If the same segment is found damaged again, the next repair waits, twice as long each time, up to
+   `AGAIN_TICKS`.
 
-Why that is right: a member gives only what it has applied. At or below the own commit index these
-are the same entries on all members, by Raft's safety of state machines. Above it an entry is taken
-only if the term of the own one is certain (`GroupSegments.term_between`) and the same: entries of
-one index and term are the same. Everything else waits until it is committed.
+Correctness: a member sends only entries that it has applied. At or below the own commit index these
+are the same on all members, by Raft's state machine safety. Above it an entry is used only if the
+term of the own one is certain (`GroupSegments.term_between`) and equal: entries of one index and
+term are equal. All others wait until they are committed.
 
-A member that is ahead may have compacted an entry away that is still live here: it does not give
-it. Then a snapshot is taken here, after which the entry is dead here too, and the segment is looked
-at again.
+A member that is ahead may have compacted an entry away that is still live here, so it cannot send
+it. Then a snapshot is taken here, after which the entry is dead here too, and the segment is
+examined again.
 
 The newest segment grows. It is sealed first, and the write-ahead log rolled, so that the segment
-writer has let go of it (`RaftStorage.settled_number`). Its jobs take turns with compaction's, which
-replaces the same files.
+writer has closed it (`RaftStorage.settled_number`). Repair and compaction take turns, because both
+replace segments.
 
-The group's thread calls, but for the jobs.
+Called in the group's thread, except the jobs.
 """
 
 from __future__ import annotations
@@ -61,19 +62,19 @@ __all__ = ["Known", "Repair"]
 
 ASK_TICKS = 20
 PAUSE_TICKS = 50
-"""After an attempt that came to nothing."""
+"""The pause after a failed attempt."""
 AGAIN_TICKS = 64 * PAUSE_TICKS
 """The longest pause between two repairs of one segment. A disk that cannot read it is not cured by
 rewriting: each repair logs two lines, and the next read finds the damage again."""
 ANSWERS_MAX = 4
-"""Under way to others; what is asked beyond that is asked again."""
+"""Answers in preparation; further requests are dropped, and the sender repeats them."""
 ANSWER_BYTES_MAX = 4 * 2**20
 _ANY = SegmentLimits(2**31, 2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a member knows of its group."""
+    """A member's commit index, members and term."""
 
     commit: int
     members: tuple[str, ...]
@@ -110,7 +111,7 @@ class Repair:
         own: GroupStorage,
         compacted: Callable[[], None],
     ) -> None:
-        """`compacted` is called when other members have let go of what is missing."""
+        """`compacted` is called when other members have compacted missing entries away."""
         self._node = node
         self._storage = storage
         self._own = own
@@ -127,13 +128,13 @@ class Repair:
         self._reads: list[Job] = []
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._ticks += 1
         self._pause_ticks = max(0, self._pause_ticks - 1)
         self._asked_ticks = max(0, self._asked_ticks - 1)
 
     def take(self) -> tuple[list[RaftMessage], list[Job]]:
-        """(questions and answers to be sent, answers to be read)."""
+        """(messages to be sent, jobs of a reader)."""
         out, self._out = self._out, []
         reads, self._reads = self._reads, []
         return out, reads
@@ -141,7 +142,7 @@ class Repair:
     # --- steps ------------------------------------------------------------------------------
 
     def next_job(self, known: Known) -> Job | None:
-        """What the worker is to do now; questions come out of `take`."""
+        """The next job of the worker; requests come out of `take`."""
         if self._job is not None or self._pause_ticks or not self.damages.open:
             return None
         case = self._case or self._begin()
@@ -149,7 +150,7 @@ class Repair:
             return None
         state = self._own.log.state
         if not case.examined:
-            self._job = Job(f"look at {case.span.ref.name}", partial(self._examine, case, state))
+            self._job = Job(f"examine {case.span.ref.name}", partial(self._examine, case, state))
         elif case.missing:
             self._ask(case, known)
         else:
@@ -168,12 +169,12 @@ class Repair:
                 return self._case
         for number, name in damaged.items():
             if number is not None and number not in numbers:
-                # Nothing of it counts any more.
+                # The segment was removed.
                 self.damages.repaired(name, "removal")
         return None
 
     def _is_free(self, case: _Case) -> bool:
-        """Has the segment writer let go of the segment?"""
+        """Has the segment writer closed the segment?"""
         wal, name = self._storage.wal, f"{self._own.group}/repair"
         if case.roll is None:
             case.roll = 0
@@ -196,7 +197,7 @@ class Repair:
         self._out.append(EntriesWanted.of(self._node, to, known.term, wanted))
 
     def receive(self, message: EntriesFound | EntriesWanted, commit: int, applied: int) -> None:
-        """Another member gives entries, or asks for some; the indexes are this member's."""
+        """Process entries of another member, or a request; the indexes are this member's."""
         if isinstance(message, EntriesFound):
             self._found(message, commit)
         elif len(self._answers) < ANSWERS_MAX:
@@ -205,7 +206,7 @@ class Repair:
             self._reads.append(job)
 
     def _answer(self, question: EntriesWanted, applied: int) -> Job:
-        """For a reader: what this member has of it."""
+        """The job that reads the requested entries."""
         log, node = self._own.log, self._node
         wanted = [i for i in question.parse() if i <= applied and log.state.needs(i)]
 
@@ -230,23 +231,23 @@ class Repair:
                 case.fetched[entry.index] = entry
         self._asked_ticks = min(self._asked_ticks, 0 if found.entries else ASK_TICKS)
         if asked and not found.entries and found.applied >= max(asked):
-            # It is ahead, and these are dead there. After a snapshot they are so here.
+            # It is ahead, and these are dead there. After a snapshot they are dead here.
             self._compacted()
             self._give_up()
 
     def _may_take(self, index: int, commit: int, term: int | None = None) -> bool:
-        """May an entry of others take the place of the own one?"""
+        """May an entry of another member replace the own one?"""
         if index <= commit:
             return True
         own = self._segments.term_between(index)
         return own is not None and term in (None, own)
 
     def is_job(self, job: Job) -> bool:
-        """Is the job one of this?"""
+        """Does the job belong to this?"""
         return job is self._job or job in self._answers
 
     def done(self, job: Job, result: object) -> None:
-        """The job has ended."""
+        """Take the result of a job."""
         if job in self._answers:
             self._answers.discard(job)
             self._out += [result] if isinstance(result, EntriesFound) else []
@@ -272,11 +273,11 @@ class Repair:
         self._repaired[number] = _Repaired(pause_ticks, self._ticks + pause_ticks)
 
     def _give_up(self) -> None:
-        """Look again later; what is needed may be less by then."""
+        """Examine again later; fewer entries may be needed then."""
         self._case = None
         self._pause_ticks = PAUSE_TICKS
 
-    # --- the worker's -----------------------------------------------------------------------
+    # --- jobs of the worker -----------------------------------------------------------------
 
     def _needed(self, case: _Case, state: LiveState) -> list[int]:
         return list(state.needed(case.span.first, case.span.last))
@@ -293,7 +294,7 @@ class Repair:
         if lost:
             raise EntryUnreadable(lost[0], f"{directory}/{ref.name}", LithifyError("more damage"))
         if not needed:
-            # Dropped as a whole by the next compaction.
+            # The next compaction drops the whole segment.
             return None
         path = f"{directory}/{repair_name(ref.id)}"
         if fs.exists(path):
@@ -310,7 +311,7 @@ class Repair:
         except BaseException:
             appender.abandon()
             raise
-        # From here on the repaired file counts.
+        # From here on the repaired file replaces the damaged one.
         fs.rename(path, f"{directory}/{ref.name}")
         fs.sync_dir(directory)
         return made

@@ -1,4 +1,4 @@
-"""Messages by which a snapshot goes from a leader to a member. Pure values.
+"""Messages that transfer a snapshot from a leader to a member. Pure values.
 
     leader                                  member
     SnapshotOffer(0, head)            ->
@@ -9,14 +9,14 @@
     SnapshotPiece(n, data)            ->
                                       <-    SnapshotAck(n)
     SnapshotPiece(n + 1, data, last)  ->
-                                      <-    SnapshotAck(n + 1)           it has come
-                                      <-    SnapshotAck(n + 1, DONE)     it is in force
+                                      <-    SnapshotAck(n + 1)           received
+                                      <-    SnapshotAck(n + 1, DONE)     in force
 
-All of one transfer carry its number, which the leader draws. Messages of a transfer are numbered,
-and the next is sent when one is acknowledged: that is all there is of flow control, and one that is
-lost is sent again. `REFUSED` ends a transfer; the member's log is as it was.
+All messages of a transfer carry its number, which the leader chooses at random, and are numbered
+themselves. The next is sent when one is acknowledged; that is the flow control. A lost message is
+sent again. `REFUSED` ends a transfer; the member's log is unchanged.
 
-Every message may be lost, doubled or late. `term` is that of the leader who sends.
+Every message may be lost, repeated or delayed. `term` is the sending leader's.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = [
 
 
 class TransferState(IntEnum):
-    """How a transfer is, for the member that receives."""
+    """The state of a transfer at the receiving member."""
 
     GOING = 0
     DONE = 1
     """The snapshot, or something newer, is in force."""
     REFUSED = 2
-    """Nothing more will come of it."""
+    """The transfer has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferMessage(RaftMessage):
-    """The root: the transfer it belongs to, and its number there."""
+    """The base class: the number of the transfer, and of the message in it."""
 
     transfer: int
     number: int
@@ -61,7 +61,7 @@ class TransferMessage(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOffer(TransferMessage):
-    """A snapshot is there for you; how far are you?"""
+    """Offers a snapshot; the answer has the member's applied index."""
 
     head: Head
 
@@ -93,10 +93,10 @@ class SnapshotPiece(TransferMessage):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAck(TransferMessage):
-    """Everything up to this number has come."""
+    """Everything up to this number is received."""
 
     applied: int
-    """What the member has applied when the transfer began: live entries up to there it has."""
+    """The applied index when the transfer started: the member has live entries up to there."""
     state: TransferState = TransferState.GOING
 
     def __str__(self) -> str:

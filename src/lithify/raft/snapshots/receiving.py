@@ -1,23 +1,23 @@
-"""Receives a snapshot from the leader; the log is as it was until the very end.
+"""Receives a snapshot from the leader; the log is unchanged until the very end.
 
     receiving.receive(message, applied)     # from the leader; answers come out of `take`
     receiving.written(event)                # live entries are durable
-    receiving.due_job()                     # all has come and is durable: the state is to be loaded
-    receiving.loaded(job, result)           # an `InstallSnapshot` for the core, or nothing
-    receiving.answered(meta, committed)     # what the core said
-    receiving.finish()                      # the group has made it the log
+    receiving.due_job()                     # all is received and durable: load the state
+    receiving.loaded(job, result)           # an `InstallSnapshot` for the core, or None
+    receiving.answered(meta, committed)     # the core's answer
+    receiving.finish()                      # the snapshot has become the log
 
-1. An offer begins an install (`RaftStorage.begin_install`), unless it is known already. Another
-   offer ends what was under way: the leader has a newer snapshot, or begins anew.
-2. Entries and pieces are taken in the order of their numbers; each is acknowledged. One that came
-   before is acknowledged again; one that is ahead is not.
-3. When the last piece is there and all entries are durable, the state is loaded in the worker's
-   thread, and every live entry that this member cannot have must have come.
-4. Then the core is asked. If it wants the snapshot, it takes the place of the log once everything
-   that was to be written before is (`raft/group/finish_install.py`). If not, nothing has happened.
+1. An offer starts an install (`RaftStorage.begin_install`), unless it is known already. Another
+   offer aborts the current one: the leader has a newer snapshot, or starts again.
+2. Entries and pieces are accepted in the order of their numbers and acknowledged. A repeated one is
+   acknowledged again; one after a gap is not.
+3. When the last piece is received and all entries are durable, the worker loads the state, and
+   checks that every live entry that this member cannot have was received.
+4. Then the core is asked. If it accepts the snapshot, the snapshot replaces the log once all
+   earlier appends are durable (`raft/group/finish_install.py`). If not, nothing has changed.
 
-It is given up when nothing comes for `silence_ticks`, or another term begins; but not once the core
-has taken it, since the core then has no other log.
+It is aborted after `silence_ticks` without a message, or when another term begins; but not after
+the core has accepted it, since the core then has no other log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[S]):
-    """A snapshot that is complete."""
+    """A complete snapshot."""
 
     install: Install
     state: S
@@ -80,25 +80,25 @@ class Receiving(Generic[S]):
         self._install: Install | None = None
         self._offer: SnapshotOffer | None = None
         self._number = 0
-        """Of the last message that has come."""
+        """The number of the last accepted message."""
         self._complete = False
         self._job: Job | None = None
         self._received: Received[S] | None = None
         self._taken = False
-        """The core has taken it: it will be the log."""
+        """The core has accepted the snapshot: it will be the log."""
         self._out: list[RaftMessage] = []
 
     # --- messages ---------------------------------------------------------------------------
 
     def take(self) -> list[RaftMessage]:
-        """Answers to be sent."""
+        """Take the answers to be sent."""
         out, self._out = self._out, []
         return out
 
     def receive(self, message: TransferMessage, term: int, applied: int) -> None:
-        """Take a leader's message; `term` and `applied` are this member's."""
+        """Process a leader's message; `term` and `applied` are this member's."""
         if message.term != term or self._taken:
-            # The core hears of a newer term by itself, and the offer will come again.
+            # The core learns a newer term by itself, and the offer is repeated.
             return
         if isinstance(message, SnapshotOffer):
             self._begin(message, applied)
@@ -112,7 +112,7 @@ class Receiving(Generic[S]):
             try:
                 self._add(message, self._install)
             except (OSError, WriteFailed):
-                # A full disk, most likely: the leader tries again, later and later.
+                # Most likely the disk is full: the leader retries, with growing pauses.
                 self._end(TransferState.REFUSED)
                 return
         if message.number <= self._number:
@@ -154,7 +154,7 @@ class Receiving(Generic[S]):
     # --- completing -------------------------------------------------------------------------
 
     def written(self, event: Written) -> bool:
-        """Were these entries of the snapshot on its way? Then they are durable."""
+        """Are these durable entries of the snapshot that is received?"""
         install = self._install
         if install is None or event.group != install.name:
             return False
@@ -162,7 +162,7 @@ class Receiving(Generic[S]):
         return True
 
     def due_job(self) -> Job | None:
-        """The state is to be loaded."""
+        """The job that loads the state, when it can start."""
         install = self._install
         if not self._complete or install is None or not install.is_durable or self._job is not None:
             return None
@@ -180,7 +180,7 @@ class Receiving(Generic[S]):
         return self._job
 
     def loaded(self, job: Job, result: object) -> InstallSnapshot | None:
-        """The job has ended; what the core is to be asked, if this is still wanted."""
+        """The question for the core after the job, if the transfer still exists."""
         if job is not self._job:
             return None
         self._job = None
@@ -197,41 +197,41 @@ class Receiving(Generic[S]):
         return InstallSnapshot(offer.sender, self._node, offer.term, offer.head.meta)
 
     def is_job(self, job: Job) -> bool:
-        """Is the job one of this?"""
+        """Does the job belong to this?"""
         return job is self._job
 
     def answered(self, snapshot: SnapshotMeta | None, committed: int) -> None:
-        """The core was asked: it wants this snapshot, or it does not."""
+        """The core has accepted this snapshot, or not."""
         if self._received is None or self._taken:
             return
         meta = self._received.install.head.meta
         if snapshot == meta:
             self._taken = True
         else:
-            # It has all of that by now, or another leader.
+            # It has everything by now, or follows another leader.
             has_it = committed >= meta.index
             self._end(TransferState.DONE if has_it else TransferState.REFUSED)
 
     @property
     def received(self) -> Received[S] | None:
-        """What the core has taken, to be made the log."""
+        """The snapshot that the core has accepted."""
         return self._received if self._taken else None
 
     def finish(self) -> None:
-        """It is the log now."""
+        """The snapshot has become the log."""
         self._install = None
         self._end(TransferState.DONE)
 
-    # --- giving up --------------------------------------------------------------------------
+    # --- aborting ---------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._silent_ticks += 1
         if self._silent_ticks >= self._silence_ticks_max and not self._complete:
             self.abort()
 
     def abort(self) -> None:
-        """Leave the log as it was, unless the core has taken the snapshot already."""
+        """Leave the log as it was, unless the core has accepted the snapshot."""
         if self._taken or self._job is not None:
             return
         if self._install is not None:

@@ -1,22 +1,22 @@
-"""Sends a snapshot to one member: its live entries first, then its state. No I/O but reading.
+"""Sends a snapshot to one member: its live entries first, then its state. Reads files, no network.
 
     sender = Sender("n1", request, transfer, storage, settings)
     sender.take()            # messages to send, after each call
     sender.receive(ack); sender.tick()
-    sender.ended             # None while it goes on, then whether the member has the snapshot
+    sender.ended             # None while in progress, then whether the member has the snapshot
 
-1. The offer is sent. The answer says what the member has applied: it has the live entries up to
-   there already, by Raft's log matching, so only those above go.
-2. Live entries in the order of the log, as many a message as fit, up to `ENTRIES_READ`.
-3. The state, piece by piece as it stands in the file.
-4. The member says that it is in force.
+1. It sends the offer. The answer has the index that the member has applied: by Raft's log matching
+   it has the live entries up to there, so only those above are sent.
+2. Live entries in the order of the log, as many per message as fit, up to `ENTRIES_READ`.
+3. The state, in the pieces of the file.
+4. The member reports that the snapshot is in force.
 
-Each message waits for the acknowledgement of the one before. What is not answered for some ticks is
-sent again, and after `tries_max` times the transfer has failed. It has failed too when the
-snapshot's files go because a newer one is there: the group then ends it (`close`).
+Each message waits for the acknowledgement of the one before. A message without an answer is
+repeated after some ticks; after `tries_max` times the transfer has failed. It has failed too when
+the snapshot's files are deleted because there is a newer one: the group then ends it (`close`).
 
-`Sending` has the transfers to all members: at most one to each, and one that fails makes the next
-wait, each time twice as long.
+`Sending` has the transfers to all members: at most one per member. After a failure the next one
+waits, each time twice as long.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ ENTRIES_READ = 256
 
 @dataclass(frozen=True, slots=True)
 class SendingSettings:
-    """How patient a sender is; ticks are the group's."""
+    """Limits of a sender; ticks are the group's."""
 
     entries_bytes_max: int = 1 << 20
-    """Of one message; a larger entry goes alone."""
+    """The maximum of one message; a larger entry has a message of its own."""
     resend_ticks: int = 10
     tries_max: int = 5
     backoff_ticks: int = 50
@@ -85,19 +85,19 @@ class Sender:
         self.transfer = transfer
         self.ended: bool | None = None
         self.failure: Exception | None = None
-        """What the disk did not give."""
+        """The error of a read."""
         self._rest: Iterator[TransferMessage] = iter(())
         self._tries = self._silent_ticks = 0
         self._current: TransferMessage = SnapshotOffer(*self._address, 0, self._stored.head)
         self._out: list[RaftMessage] = [self._current]
 
     def take(self) -> list[RaftMessage]:
-        """What is to be sent now."""
+        """Take the messages to be sent."""
         out, self._out = self._out, []
         return out
 
     def receive(self, ack: SnapshotAck) -> None:
-        """The member has something; late answers are known by their number."""
+        """Process an acknowledgement; late ones are recognized by their number."""
         if ack.transfer != self.transfer or self.ended is not None:
             return
         self._silent_ticks = self._tries = 0
@@ -109,7 +109,7 @@ class Sender:
             try:
                 following = next(self._rest, None)
             except (Corrupt, ReadFailed, EntryUnreadable, OSError) as error:
-                # Tried again when it is repaired.
+                # The next transfer retries, after the repair.
                 self.failure = error
                 self.close(arrived=False)
                 return
@@ -118,7 +118,7 @@ class Sender:
                 self._out.append(following)
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         self._silent_ticks += 1
         if self.ended is None and self._silent_ticks >= self._settings.resend_ticks:
             self._silent_ticks = 0
@@ -129,12 +129,12 @@ class Sender:
                 self._out.append(self._current)
 
     def close(self, *, arrived: bool) -> None:
-        """End it."""
+        """End the transfer."""
         self.ended = arrived
         self._rest = iter(())
 
     def _messages(self, applied: int) -> Iterator[TransferMessage]:
-        """All that comes behind the offer."""
+        """All messages after the offer."""
         number = 0
         for entries in self._entries(applied):
             number += 1
@@ -173,16 +173,16 @@ class Sending:
         self._draw = draw
         self._senders: dict[str, Sender] = {}
         self._waiting: dict[str, tuple[SendSnapshot, int]] = {}
-        """(request, ticks until it may begin) of those that failed before."""
+        """(request, ticks until it may start) after a failure."""
         self._failures: dict[str, int] = {}
         self.damage: Exception | None = None
-        """Why the newest snapshot could not be read."""
+        """The error by which the newest snapshot could not be read."""
 
     def __bool__(self) -> bool:
         return bool(self._senders)
 
     def begin(self, request: SendSnapshot) -> None:
-        """The core wants a member to have the newest snapshot."""
+        """Send the newest snapshot to a member, as the core has requested."""
         failures = self._failures.get(request.peer, 0)
         if failures:
             wait = self._settings.backoff_ticks << min(failures - 1, 16)
@@ -198,13 +198,13 @@ class Sending:
         )
 
     def receive(self, ack: SnapshotAck) -> None:
-        """A member's answer."""
+        """Process an acknowledgement."""
         sender = self._senders.get(ack.sender)
         if sender is not None:
             sender.receive(ack)
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Count one tick."""
         for sender in self._senders.values():
             sender.tick()
         for peer, (request, ticks) in list(self._waiting.items()):
@@ -215,12 +215,12 @@ class Sending:
                 self._start(request)
 
     def give_up(self) -> None:
-        """A newer snapshot is there: what is being sent is not on disk any more."""
+        """There is a newer snapshot: the one being sent is not on disk."""
         for sender in self._senders.values():
             sender.close(arrived=False)
 
     def stop(self) -> None:
-        """Another leads now; nobody asks how the transfers end."""
+        """Another member leads: drop all transfers."""
         self._senders.clear()
         self._waiting.clear()
         self._failures.clear()

@@ -1,28 +1,28 @@
-"""Every file name below a Raft node's directory is made and parsed here.
+"""The names of all files below a Raft node's directory: built and parsed only here.
 
     LOCK                                    held by the one process that runs the node
-    NODE                                    who the node is
-    MANIFEST                                which files must be there
+    NODE                                    the node's identity and groups
+    MANIFEST                                the files that must exist
     wal/0000000000000007.wal                the write-ahead log of all groups, file 7
     groups/GROUP/0000000000000003.segment   entries of one group; a symbolic link once they were
                                             merged into a lower segment
     groups/GROUP/…0003-…0004.compacting     target of a merge: the numbers of all its sources
-    groups/GROUP/…0003.link                 a name on its way to …0003.segment
-    groups/GROUP/…0003.repair               what is to replace a damaged …0003.segment
+    groups/GROUP/…0003.link                 a link that will be renamed to …0003.segment
+    groups/GROUP/…0003.repair               the replacement of a damaged …0003.segment
     groups/GROUP/snapshots/TERM_INDEX/      16 hexadecimal digits each
         snapshot                            the state
         live                                the indexes it still needs from the log
         place                               which of the member's own files came before it
-    groups/GROUP/checkpoints/TERM_INDEX/    the same, of what may become a snapshot
-    *.tmp                                   a replacement or a directory that did not finish
+    groups/GROUP/checkpoints/TERM_INDEX/    the same, of a state that may become a snapshot
+    *.tmp                                   an unfinished replacement or directory
 
-A group has three names. People say `orders`. Nodes say `orders@5f0c…`, its key: 16 digits that were
-drawn when it was created, so that nothing of a group that was dropped is taken for one of the same
-name that came later. Files, here and in the write-ahead log, are called by the key, and `~1`, `~2`…
-if this node was a member before and has given its files back. No such name is used twice. The group
-that nodes begin with has the key `default`: all of them must come to the same.
+A group has three names. Users say `orders`. Nodes use the key `orders@5f0c…`: 16 random digits are
+chosen when the group is created, so that data of a dropped group is never taken for a later one of
+the same name. Files, here and in the write-ahead log, are named by the key, with `~1`, `~2`… if
+this node was a member before and has deleted its files. No such name is used twice. The first group
+of a cluster has the key `default`: all nodes must choose the same.
 
-Names of one kind sort as their numbers do. Pure.
+Names of one kind sort like their numbers. Pure.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _SNAPSHOT = re.compile(r"([0-9a-f]{16})_([0-9a-f]{16})")
 
 
 def check_group(group: str) -> str:
-    """The name of a group, if it can be that of a directory too."""
+    """The name of a group, if a directory can have it too."""
     if len(group) > GROUP_CHARACTERS_MAX or not _GROUP.fullmatch(group):
         limit = f"1 to {GROUP_CHARACTERS_MAX} letters, digits, '_', '.' or '-'"
         raise InvalidInput(f"group {group!r} must have {limit}, the first a letter or digit")
@@ -96,17 +96,17 @@ def check_group(group: str) -> str:
 
 
 def new_key(group: str, number: int) -> str:
-    """The key of a new group, of a number below 2^64 that was drawn."""
+    """The key of a new group, from a random number below 2^64."""
     return f"{check_group(group)}@{number:016x}"
 
 
 def is_drawn(key: str) -> bool:
-    """Has no other group this key? All clusters begin with one that has the key `default`."""
+    """Is the key random, so that no other group has it? The first group of a cluster has none."""
     return "@" in key
 
 
 def check_key(key: str) -> str:
-    """A key that somebody else has sent, if it can be one."""
+    """A key that another node has sent, if it is valid."""
     check_group(group_of(key))
     if not _KEY.fullmatch(key):
         raise InvalidInput(f"{key!r} is no key of a group")
@@ -114,24 +114,24 @@ def check_key(key: str) -> str:
 
 
 def files_name(key: str, times: int) -> str:
-    """How a group's files are called on a node that was a member so many times before."""
+    """The name of a group's files on a node that was a member this number of times before."""
     return f"{key}~{times}" if times else key
 
 
 def key_of(files: str) -> str:
-    """The key of the group whose files are called so."""
+    """The key of the group with these files."""
     return files.partition("~")[0]
 
 
 def group_of(name: str) -> str:
-    """What people call the group of a key, or of files."""
+    """The user's name of the group with this key, or these files."""
     return key_of(name).partition("@")[0]
 
 
 def install_name(group: str, index: int) -> str:
-    """Under which the write-ahead log keeps the live entries of a snapshot on its way to a group.
+    """The name in the write-ahead log of the live entries of a snapshot that is being received.
 
-    No group can have such a name.
+    No group can have this name.
     """
     return f"{group}/{index}"
 
@@ -142,7 +142,7 @@ def wal_name(number: int) -> str:
 
 
 def parse_wal(name: str) -> int | None:
-    """Its number; None if it is something else."""
+    """The number of the file; None if it is another file."""
     return _number(_WAL, name)
 
 
@@ -152,38 +152,38 @@ def segment_name(number: int) -> str:
 
 
 def parse_segment(name: str) -> int | None:
-    """Its number; None if it is something else."""
+    """The number of the segment; None if it is another file."""
     return _number(_SEGMENT, name)
 
 
 def compacting_name(numbers: list[int]) -> str:
-    """The target of a merge of these segments: 8 of them give 146 characters, 255 may be."""
+    """The target of a merge of these segments: 8 of them give 146 characters of 255."""
     return "-".join(f"{number:016}" for number in numbers) + ".compacting"
 
 
 def parse_compacting(name: str) -> list[int] | None:
-    """The numbers of its sources; None if it is something else."""
+    """The numbers of the sources; None if it is another file."""
     found = _COMPACTING.fullmatch(name)
     return None if found is None else [int(number) for number in found[1].split("-")]
 
 
 def link_name(number: int) -> str:
-    """What is to become a segment's name in one step."""
+    """The temporary name of a link, before it is renamed to a segment's name."""
     return f"{number:016}.link"
 
 
 def parse_link(name: str) -> int | None:
-    """Its number; None if it is something else."""
+    """The number of the segment; None if it is another file."""
     return _number(_LINK, name)
 
 
 def repair_name(number: int) -> str:
-    """What is to take the place of a damaged segment in one step."""
+    """The replacement of a damaged segment, before it is renamed."""
     return f"{number:016}.repair"
 
 
 def parse_repair(name: str) -> int | None:
-    """Its number; None if it is something else."""
+    """The number of the segment; None if it is another file."""
     return _number(_REPAIR, name)
 
 
@@ -193,7 +193,7 @@ def snapshot_name(term: int, index: int) -> str:
 
 
 def parse_snapshot(name: str) -> tuple[int, int] | None:
-    """Its (term, index); None if it is something else."""
+    """(term, index); None if it is another file."""
     found = _SNAPSHOT.fullmatch(name)
     return None if found is None else (int(found[1], 16), int(found[2], 16))
 

@@ -1,6 +1,6 @@
-"""Which entries a file of the write-ahead log holds, in runs of one term.
+"""The entries in a file of the write-ahead log, as runs of one term.
 
-A run is (first, last, term). Runs ascend; an entry cuts off everything behind the index that it
+A run is (first, last, term). Runs ascend; an entry cuts off everything after the index that it
 follows. A million entries written in order are one run. Pure.
 """
 
@@ -23,7 +23,7 @@ class IndexRuns:
         self._runs: list[tuple[int, int, int]] = []
 
     def add(self, first: int, last: int, term: int, previous: int) -> None:
-        """Entries from `first` to `last`, written now, behind `previous`."""
+        """Entries from `first` to `last` were written after `previous`."""
         runs = self._runs
         while runs and runs[-1][1] > previous:
             start, _, old_term = runs.pop()

@@ -1,11 +1,11 @@
-"""What each group's newest snapshot still needs from the log, for all who must not drop it.
+"""What the newest snapshot of each group needs from the log, for the parts that drop entries.
 
-One row a group: snapshot index, live indexes at or below it, and the smallest index that anybody
-may ask for. The write-ahead log drops writes below `smallest`, the segment writer writes only live
-indexes at or below the snapshot and everything above it. A row is replaced as a whole and read as a
-whole: the three values always belong together.
+One row per group: snapshot index, live indexes at or below it, and the smallest index that may be
+read. The write-ahead log drops writes below `smallest`. The segment writer writes only live indexes
+at or below the snapshot, and everything above it. A row is replaced and read as a whole, so the
+three values always belong together.
 
-Any thread may read; the thread that runs a group writes its row.
+Any thread may read; the group's thread writes its row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["NO_SNAPSHOT", "LiveState", "LiveStates"]
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """A snapshot's index and what it needs; see the module."""
+    """A snapshot's index and its live indexes; see the module."""
 
     snapshot_index: int = 0
     """0 before the first snapshot: the first entry of a log is 1."""
@@ -43,11 +43,11 @@ class LiveState:
         return self.snapshot_index + 1 if first is None else first
 
     def needs(self, index: int) -> bool:
-        """May somebody ask for this index?"""
+        """May this index be read?"""
         return index > self.snapshot_index or index in self.live
 
     def needed(self, first: int, last: int) -> Iterator[int]:
-        """Those from `first` to `last` for which somebody may ask, ascending."""
+        """The indexes in [first, last] that may be read, ascending."""
         if first <= self.snapshot_index:
             yield from self.live.slice(first, min(last, self.snapshot_index) + 1)
         yield from range(max(first, self.snapshot_index + 1), last + 1)
@@ -70,5 +70,5 @@ class LiveStates:
         self._rows[group] = state
 
     def remove(self, group: str) -> None:
-        """A group is no more."""
+        """A group was removed."""
         self._rows.pop(group, None)

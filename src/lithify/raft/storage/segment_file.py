@@ -1,16 +1,16 @@
 """A segment of a group: entries in a file of the log's own format.
 
-The file is `log/segments/segment_file.py`'s, of kind "raft", with the term where other logs keep
+The file has the format of `log/segments/segment_file.py`, kind "raft", with the term in place of
 the time: its position is the index, `stamp` is term << 16 | kind << 8, the body is the payload. The
 log id is the first 12 bytes of a hash of the group's name. Indexes ascend; an entry that overwrites
-another one begins a new segment, whose higher number makes it count. One that was merged is of kind
-"raftlive": it has only entries that were live, so nothing in it was ever overwritten.
+another one starts a new segment, whose higher number wins. A merged segment is of kind "raftlive":
+it has only entries that were live, so nothing in it was ever overwritten.
 
 The segment writer appends to the newest segment until it is full (`is_full`). Each flush ends with
 block index and footer, so that a restart reads 80 bytes of a segment and not all of it; the next
-flush begins by cutting them off. A crash in between leaves frames without a footer: what is whole
-is kept and the rest cut, because everything that was not followed by a footer is still in the
-write-ahead log.
+flush starts by cutting them off. A crash in between leaves frames without a footer: recovery keeps
+complete frames and cuts the rest, because everything that was not followed by a footer is still in
+the write-ahead log.
 
 Every CRC is checked when an entry is read or copied.
 """
@@ -72,12 +72,12 @@ class SegmentLimits:
 
 
 def log_id_of(group: str) -> bytes:
-    """What the segments of a group have in common."""
+    """The log id in all segments of a group."""
     return hashlib.sha256(group.encode()).digest()[:12]
 
 
 def ref_of(number: int, footer: SegmentFooter, name: str = "") -> SegmentRef:
-    """A segment as it is known to its group; `name` is that of a file that is no segment yet."""
+    """The reference to a segment; `name` is that of a file that is not a segment yet."""
     ref = SegmentRef(footer.segment_id, name or segment_name(number), footer.first_position)
     return ref.sealed_by(footer)
 
@@ -89,9 +89,9 @@ def entries_of(frames: Frames) -> Iterator[Entry]:
 
 
 class SegmentFile:
-    """A segment that is open for reading; `open` comes first.
+    """A segment that is open for reading; call `open` first.
 
-    `damaged` is told of each bad place that reading meets; what is intact is read all the same.
+    `damaged` is called for each damaged place; intact entries are read all the same.
     """
 
     def __init__(self, fs: FileSystem, directory: str, ref: SegmentRef) -> None:
@@ -103,13 +103,13 @@ class SegmentFile:
         self._opened = False
 
     def open(self) -> None:
-        """Find out where frames are, once."""
+        """Read the block index, once."""
         if not self._opened:
             self._blocks = self._read_blocks()
             self._opened = True
 
     def _read_blocks(self) -> BlockIndex | None:
-        """None if frames must be looked for from the first on."""
+        """The block index; None if frames must be scanned from the first on."""
         try:
             footer = read_footer(self.file)
             blocks = read_blocks(self.file, footer)
@@ -125,12 +125,12 @@ class SegmentFile:
                 self.damaged(damage)
                 return None
             return writer.blocks
-        # Not what the group knows: the name may lead to a merged file already.
+        # Not the group's value: the name may already lead to a merged file.
         self._stop = footer.frames_end
         return blocks
 
     def read(self, indexes: Sequence[int]) -> dict[int, Entry]:
-        """The entries at these ascending indexes, as far as they are here."""
+        """The entries at these ascending indexes that are in the segment."""
         found: dict[int, Entry] = {}
         wanted = np.array(indexes, dtype=np.int64)
         at = 0
@@ -140,12 +140,12 @@ class SegmentFile:
                 keep = np.isin(frames.positions, wanted[at:], assume_unique=True)
                 for entry in entries_of(frames.select(keep)):
                     found[entry.index] = entry
-            # The block ends here: whatever it did not have is nowhere.
+            # The block ends here: indexes that it does not have are not in the segment.
             at = max(at + 1, int(np.searchsorted(wanted, last, side="right")))
         return found
 
     def _block(self, index: int) -> tuple[int, int, int, int]:
-        """(start, stop, index before the first, last index) of the block that would hold one."""
+        """(start, stop, index before the first, last index) of the block for an index."""
         if self._blocks is None:
             return SEGMENT_HEADER_BYTES, self._stop, self._first - 1, 2**62
         row = self._blocks.find_position(index)
@@ -185,11 +185,11 @@ class SegmentAppender:
         first: int,
         limits: SegmentLimits,
     ) -> SegmentAppender:
-        """Begin a new one, whose indexes are all at or above `first`."""
+        """Create a segment, whose indexes are all at or above `first`."""
         header = SegmentHeader(number, first, 0, KIND, log_id_of(group))
         writer = SegmentWriter.create(fs, f"{directory}/{segment_name(number)}", header)
         try:
-            # Durable before a frame follows it, so that a bad header is damage and nothing else.
+            # Durable before a frame follows it, so that a bad header is always damage.
             writer.file.fsync()
         except BaseException:
             writer.file.close()
@@ -200,7 +200,7 @@ class SegmentAppender:
     def reopen(
         cls, fs: FileSystem, directory: str, number: int, limits: SegmentLimits
     ) -> SegmentAppender | None:
-        """Go on with one; what a crash has torn is cut. None if it was never begun."""
+        """Continue a segment, without its torn end; None if it has no frames."""
         path = f"{directory}/{segment_name(number)}"
         if fs.stat(path).size <= SEGMENT_HEADER_BYTES:
             return None
@@ -216,29 +216,29 @@ class SegmentAppender:
 
     @property
     def last(self) -> int:
-        """The highest index in it, -1 if there is none."""
+        """The highest index, -1 if there is none."""
         return self._writer.last_position
 
     @property
     def entries(self) -> int:
-        """How many it has."""
+        """The number of entries."""
         return self._writer.entries
 
     @property
     def frame_bytes(self) -> int:
-        """What they take."""
+        """The size of all frames."""
         return self._writer.end - SEGMENT_HEADER_BYTES
 
     @property
     def is_full(self) -> bool:
-        """Is it time for the next one?"""
+        """Is it full?"""
         return (
             self.entries >= self._limits.entries_max
             or self.frame_bytes >= self._limits.frame_bytes_max
         )
 
     def append(self, entries: Sequence[Entry]) -> int:
-        """Write as many of the ascending entries as there is room for; how many."""
+        """Write as many of the ascending entries as there is room for; returns their number."""
         room = self._limits.entries_max - self.entries
         chosen = entries[:room]
         batch = FrameBatch(
@@ -255,20 +255,20 @@ class SegmentAppender:
         return len(piece.positions)
 
     def close(self) -> SegmentRef:
-        """Make everything durable and let go; the segment as its group is to know it."""
+        """Make everything durable and close the file; returns the reference to the segment."""
         with self._writer.file as file:
-            # Where a footer is found, everything before it must be whole.
+            # A footer vouches for everything before it.
             file.fdatasync()
             footer = self._writer.seal()
         return ref_of(self.number, footer)
 
     def abandon(self) -> None:
-        """Let go after an error; what was not closed is still in the write-ahead log."""
+        """Close the file after an error; its new entries are still in the write-ahead log."""
         self._writer.file.close()
 
 
 def _resume(file: File, header: SegmentHeader) -> SegmentWriter:
-    """A writer that stands behind the last whole frame."""
+    """A writer positioned after the last complete frame."""
     try:
         footer = read_footer(file)
         blocks = read_blocks(file, footer)

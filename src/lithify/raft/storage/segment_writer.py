@@ -2,24 +2,24 @@
 
 For each group of the full file, `flush`:
 
-1. One look at what the group's snapshot needs. Written is everything above the snapshot, and the
-   live indexes at or below it.
-2. An entry that is not in the mem table any more, or is there with another term, was overwritten
-   since: it was never committed, and what overwrote it is in a later file. One that should be there
-   and is not is `EntriesLost`: nothing is removed, and the node says so.
-3. Entries are appended to the group's newest segment. A new one is begun when that is full, when
-   something in it was overwritten, when it is damaged, or when nothing in it is live any more: the
-   newest segment is never compacted, so a dead one would stay for ever.
-4. Block index, footer, fsync; the directory is synced.
+1. Reads once what the group's snapshot needs. It writes everything above the snapshot, and the live
+   indexes at or below it.
+2. Skips an entry that is not in the mem table, or is there with another term: it was overwritten
+   and never committed, and the newer entry is in a later file. If an entry is missing that must be
+   there, `EntriesLost` is raised and nothing is deleted.
+3. Appends entries to the group's newest segment. It starts a new one when that is full, when an
+   entry in it was overwritten, when it is damaged, or when nothing in it is live: the newest
+   segment is never compacted, so a dead one would stay forever.
+4. Writes block index and footer, and syncs the file and the directory.
 
-When all groups are through, each takes its segments in and forgets the entries in its mem table,
-and then the file is removed. A crash before that leaves the file, and its entries are flushed again
-by the next start: a segment may then have entries twice in two files, of which the newer counts.
+When all groups are done, each takes its segments in and removes the entries from its mem table, and
+then the file is deleted. A crash before that leaves the file, and the next start flushes its
+entries again: then entries may be in two segments, of which the newer wins.
 
-When the disk refuses in the middle, the next try for the group begins by taking away segments that
-nobody knows of yet, and reports the newest one again, which may have become longer.
+When the disk refuses in the middle, the retry for the group first deletes segments that the group
+does not know, and reports the newest known one again, which may have grown.
 
-One thread flushes. It reads mem tables, which belong to other threads, by single look-ups.
+One thread flushes. It reads mem tables, which belong to other threads, by single lookups.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ STALE_BYTES_MIN = 1024
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What was written for a group."""
+    """The entries of one file that were written for a group."""
 
     group: str
     number: int
     """Of the file of the write-ahead log."""
     indexes: IndexRuns
     refs: tuple[SegmentRef, ...]
-    """New segments, and the one that has grown, in their order."""
+    """New segments, and the one that has grown, in order."""
 
 
 class RaftSegmentWriter:
@@ -68,7 +68,7 @@ class RaftSegmentWriter:
         self._fs = fs
         self._limits = limits or SegmentLimits()
         self._torn: set[str] = set()
-        """Directories in which something was begun and did not come to its end."""
+        """Directories with an unfinished flush."""
 
     def flush(
         self,
@@ -121,7 +121,7 @@ class RaftSegmentWriter:
     def _reopen(
         self, directory: str, newest: int, segments: GroupSegments
     ) -> SegmentAppender | None:
-        """The newest segment; None if the next one is to be begun, because this is damaged."""
+        """The newest segment; None if it is damaged or empty, so that a new one must be started."""
         try:
             return SegmentAppender.reopen(self._fs, directory, newest, self._limits)
         except Corrupt as error:
@@ -134,7 +134,7 @@ class RaftSegmentWriter:
         return None
 
     def _remove_begun(self, directory: str, newest: int) -> None:
-        """Segments above the newest one that the group knows are of a try that was refused."""
+        """Delete segments above the newest known one: they are of a refused flush."""
         number = newest + 1
         while self._fs.exists(path := f"{directory}/{segment_name(number)}"):
             self._fs.remove(path)
@@ -142,7 +142,7 @@ class RaftSegmentWriter:
 
 
 def _is_over(appender: SegmentAppender, state: LiveState) -> bool:
-    """May nothing more go into it?"""
+    """Must the next entry go into a new segment?"""
     stale = appender.last < state.smallest and appender.frame_bytes > STALE_BYTES_MIN
     return stale or appender.is_full
 
@@ -156,5 +156,5 @@ def chosen(group: str, indexes: IndexRuns, table: MemTable, states: LiveStates) 
             if entry is not None and entry.term == term:
                 yield entry
             elif entry is None and index <= (table.last or 0) and states[group].needs(index):
-                # No overwriting leaves a hole, and no newer snapshot has made it unnecessary.
+                # Overwriting leaves no hole, and no newer snapshot has made it unnecessary.
                 raise EntriesLost(group, index, "only the write-ahead log has it")

@@ -178,9 +178,7 @@ def test_groups_are_created_grown_and_shrunk_while_it_runs(tmp_path: Path) -> No
             running(settings(tmp_path, "n3", join=True)) as three,
             client_of(one) as client,
         ):
-            with pytest.raises(
-                OperationRefused, match="nobody here knows where node n2 is reached"
-            ):
+            with pytest.raises(OperationRefused, match="the address of node n2 is not known here"):
                 await client.ask_json("orders", ClientOperation.CREATE, members=["n1", "n2"])
             two.transport.learn({"n1": str(one.transport.address)})
             await until(lambda: "n2" in one.transport.connected)
@@ -289,7 +287,7 @@ def test_of_requests_that_come_together_only_the_one_that_is_too_large_is_refuse
     ("operation", "given", "why"),
     [
         (ClientOperation.CREATE, {"members": 5}, "members is 5, must be a list"),
-        (ClientOperation.CREATE, {"members": ["n2"]}, "nobody here knows where node n2 is reached"),
+        (ClientOperation.CREATE, {"members": ["n2"]}, "the address of node n2 is not known here"),
         (ClientOperation.CHANGE, {"change": "n2"}, "must be like +n4"),
         (
             ClientOperation.CHANGE,

@@ -13,11 +13,11 @@
          8  length
     end (8 bytes)       a piece of length 0, with the CRC of the last one
 
-CRCs go on from piece to piece, so one that is missing, doubled or out of turn is found as a damaged
-one is. A file without an end was never finished.
+CRCs continue from piece to piece, so a missing, repeated or reordered piece is found like a damaged
+one. A file without an end was never finished.
 
 The bytes are the same on every member. The state is never in memory as a whole unless the machine
-wants it so.
+needs that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["PIECE_BYTES", "Head", "SnapshotWriter", "read_head", "read_pieces"]
 
 SNAPSHOT_VERSION = 1
 PIECE_BYTES = 1_000_000
-"""What a machine gives at a time, about; it is also what is sent to a member at a time."""
+"""The approximate size of a machine's pieces; also of the pieces sent to a member."""
 
 _MAGIC = b"LITHSNAP"
 _HEADER = struct.Struct("<8sIII")
@@ -54,13 +54,13 @@ _PIECE_BYTES_MAX = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a snapshot is of."""
+    """The index, term, members and machine version of a snapshot."""
 
     meta: SnapshotMeta
     machine_version: int = 0
 
     def to_json(self) -> bytes:
-        """As it stands in the file, and as it is sent."""
+        """As in the file and in messages."""
         config = {
             name: sorted(value) if isinstance(value, frozenset) else value
             for name, value in asdict(self.meta.config).items()
@@ -79,7 +79,7 @@ class Head:
 
     @classmethod
     def from_json(cls, data: Buffer) -> Head:
-        """Read back."""
+        """The opposite of `to_json`."""
         value: dict[str, Any] = json.loads(bytes(data))
         config = value["config"]
         auto_leave = config.pop("auto_leave")
@@ -91,7 +91,7 @@ class Head:
 
 
 class SnapshotWriter:
-    """Writes a snapshot piece by piece; one that is not finished does not count."""
+    """Writes a snapshot piece by piece; it is not valid before `finish`."""
 
     def __init__(self, file: File, head: Head) -> None:
         self._file = file
@@ -109,7 +109,7 @@ class SnapshotWriter:
             self._file.writev([_PIECE.pack(len(piece), self._crc), piece])
 
     def finish(self) -> None:
-        """Everything was written; make it durable. A second call does nothing."""
+        """Write the end and make the file durable. A second call does nothing."""
         if not self._finished:
             self._file.write(_PIECE.pack(0, self._crc))
             self._file.fsync()
@@ -117,7 +117,7 @@ class SnapshotWriter:
 
 
 def read_head(file: File) -> tuple[Head, int]:
-    """What an open snapshot is of, and where its pieces begin."""
+    """The head of an open snapshot, and the offset of its pieces."""
     size = _HEADER.size + _CRC.size
     data = file.pread(size, 0)
     if len(data) < size or crc32c(data[:-4]) != _CRC.unpack(data[-4:])[0]:
@@ -134,7 +134,7 @@ def read_head(file: File) -> tuple[Head, int]:
 
 
 def read_pieces(file: File, at: int) -> Iterator[bytes]:
-    """The pieces that begin at `at`; raises `DamagedFile` where one is bad or the end missing."""
+    """The pieces from offset `at` on; raises `DamagedFile` if one is bad or the end is missing."""
     crc = 0
     while True:
         frame = file.pread(_PIECE.size, at)
