@@ -144,10 +144,10 @@ class DiskThreads:
         wal.prove()
 
     def _round(self, wal: Wal) -> list[WalEvent]:
-        """Make what was handed in durable; appends and commits of all groups wait so long."""
-        began_s = self._clock.monotonic_s()
+        """Do one round and note its duration: appends and commits of all groups wait for it."""
+        start_s = self._clock.monotonic_s()
         events = wal.flush()
-        self._storage.latencies.add(self._clock.monotonic_s() - began_s)
+        self._storage.latencies.add(self._clock.monotonic_s() - start_s)
         return events
 
     def _move(self) -> None:
