@@ -305,7 +305,7 @@ def test_a_view_that_is_deleted_while_a_cursor_moves_and_nothing_is_left_of_the_
         bench.topic.compaction.delete_view()
         return found
 
-    monkeypatch.setattr(reading, "border", deleted_afterwards)
+    monkeypatch.setattr(reading, "compacted_end", deleted_afterwards)
     subscription.gaps_taken = ()
     run_here(bench.topic._gaps.taking(subscription))
     assert subscription.cursor.mark_delete + 1 == pack(2, 0)
