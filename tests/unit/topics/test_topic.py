@@ -107,7 +107,10 @@ def test_what_is_appended_is_read_back_and_dispatched() -> None:
     [
         (b"anything", "message metadata of"),
         (batch(message("a"), num_messages_in_batch=2), "message 1 of a batch"),
-        (batch(message("a"), codec=ZSTD, uncompressed_size=7), "is not 7 bytes"),
+        (
+            batch(message("a"), codec=ZSTD, uncompressed_size=7),
+            "is not valid compressed data of 7 bytes",
+        ),
         (batch(message("a"), codec=LZ4, uncompressed_size=2**30), "the limit is"),
     ],
 )
