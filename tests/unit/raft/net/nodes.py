@@ -51,11 +51,11 @@ class Node:
             self.answer,
             lambda group, peer: self.unreachable.append((group, peer)),
             lambda channel: None,
-            outdated=self.is_outdated,
+            outdated=self.count_outdated,
         )
         self.transport = Transport(self.identity, handlers, tls)
 
-    def is_outdated(self) -> None:
+    def count_outdated(self) -> None:
         self.outdated += 1
 
     def answer(self, channel: Channel, group: str, asks: ClientRequests) -> None:
