@@ -142,7 +142,9 @@ def test_a_run_that_is_asked_for_during_another_or_a_dry_run_is_a_run_of_its_own
                 break
         results.append(row["report"]["result"])
     assert results == ["done", "nothing to do"]
-    assert "nothing is known" in node.refused(404, "GET", f"{AT}/compaction/progress?request=00")
+    assert "request 00 for a run on public/default/orders is unknown" in node.refused(
+        404, "GET", f"{AT}/compaction/progress?request=00"
+    )
 
 
 def test_a_dry_run_with_nothing_to_gain_says_so(node: HttpNode) -> None:
@@ -170,7 +172,7 @@ def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancell
     jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
     assert jobs.begun.wait(PROCESS_S_MAX)
-    assert "going on" in node.refused(409, "POST", f"{AT}/compaction/plan?wait=false")
+    assert "is in progress" in node.refused(409, "POST", f"{AT}/compaction/plan?wait=false")
     assert node.get(f"{AT}/compaction")["status"] == "RUNNING"
     node.do("DELETE", f"{AT}/compaction")
     found = finished(node)
@@ -237,7 +239,9 @@ def test_one_topic_waits_for_the_other(node: HttpNode) -> None:
     assert (row["status"], row["phase"]) == ("RUNNING", "WAITING")
     assert row["waitsFor"] == f"disk: pid {os.getpid()} compacts public/default/orders"
     for at in (AT, other):
-        assert "run waits for topic" in node.refused(409, "PUT", f"{at}/compaction?wait=false")
+        assert "compaction refused (topic): a run on" in node.refused(
+            409, "PUT", f"{at}/compaction?wait=false"
+        )
     fill(node.topic("persistent://public/default/third"), 1, 1)
     third = "/persistent/public/default/third/compaction"
     assert "compacts public/default/orders" in node.refused(409, "PUT", f"{third}?wait=false")
