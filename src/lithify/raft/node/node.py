@@ -100,7 +100,7 @@ __all__ = ["DEFAULT_GROUP", "RaftNode", "RaftNodeSettings"]
 
 DEFAULT_GROUP = "default"
 LOOK_MS = 1000
-"""The triggers of compaction are looked at this often."""
+"""The interval at which the triggers of compaction are checked."""
 FOREIGN_MAX = 256
 """Senders of another group's messages that are logged."""
 
