@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_GROUP", "RaftNode", "RaftNodeSettings"]
 
 DEFAULT_GROUP = "default"
-LOOK_MS = 1000
+CHECK_MS = 1000
 """The interval at which the triggers of compaction are checked."""
 FOREIGN_MAX = 256
 """Senders of another group's messages that are logged."""
@@ -151,7 +151,7 @@ class RaftNode:
         self._foreign: set[tuple[str, str]] = set()
         """(key, sender) of messages of another group; each is logged once."""
         self._founding = ClusterIdDiscovery(self)
-        self._look_ticks = max(1, LOOK_MS // settings.tick_ms)
+        self._look_ticks = max(1, CHECK_MS // settings.tick_ms)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
