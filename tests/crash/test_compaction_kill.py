@@ -126,7 +126,7 @@ def test_a_killed_worker_and_a_killed_node_leave_the_old_view_and_the_next_run_w
         os.kill(worker_of(node), signal.SIGKILL)
         *_, last = admin.watch()
         assert last["status"] == "ERROR"
-        assert "worker process ended" in last["lastError"]
+        assert "worker process exited" in last["lastError"]
         admin.begin(SLOW_TO_WRITE)
         admin.reach("rewrite")
         worker = worker_of(node)

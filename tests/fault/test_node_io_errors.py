@@ -118,9 +118,7 @@ def test_a_consumer_whose_disk_fails_a_read_is_told(tmp_path: Path) -> None:
         said(node, "health", 503, "000000000001.seg")
         with pytest.raises(pulsar.NotAllowedError):
             client.subscribe(TOPIC, "reads", pulsar.ConsumerType.Shared)
-        told = [
-            line for line in lines if "reading a blob failed during its transfer" in line["event"]
-        ]
+        told = [line for line in lines if "a subscription cannot read further" in line["event"]]
         assert len(told) == 1
         assert "Input/output error" in told[0]["reason"]
 

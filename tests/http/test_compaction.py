@@ -413,6 +413,8 @@ def values_of(name: str) -> list[Any]:
         return [not default, default, not default]
     if name == "compaction_order":
         return ["event", "publish", "event"]
+    if name.startswith("compaction_pace_"):
+        return [default * factor for factor in (2, 3, 4)]
     return [0.1, 0.2, 0.3] if isinstance(default, float) else [2**20, 2**21, 2**22]
 
 

@@ -5,14 +5,16 @@ The metrics of blobs, which Pulsar does not have, are in `blobs/meters.py`.
 Each request collects the metrics of the open topics. A closed topic is counted, but not opened.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from lithify.blobs.store import BlobStore
 from lithify.errors import LogClosed
 from lithify.http.blobs.meters import blob_metrics
 from lithify.http.blobs.stores_and_blobs import BlobService
@@ -20,7 +22,7 @@ from lithify.http.long_responses import InPieces, in_turns
 from lithify.http.paths import BrokerHere
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
-from lithify.topics.disk_steps import Steps
+from lithify.topics.disk_steps import DiskCall, Steps
 from lithify.topics.statistics.backlog import storage_bytes, subscription_backlog
 from lithify.topics.topic import Topic
 
@@ -33,6 +35,11 @@ ROWS_A_STEP = 50
 
 _TOPIC = ("cluster", "namespace", "topic")
 _SUBSCRIPTION = (*_TOPIC, "subscription")
+
+
+def _history_to_read(store: BlobStore) -> Callable[[], object] | None:
+    runs = store.compaction.runs
+    return None if runs.record_is_cached else runs.record
 
 
 class _Node:
@@ -57,6 +64,8 @@ class _Node:
             for family in (yield from made):
                 yield from _written(family, pieces)
         if self._blobs is not None:
+            for store in self._blobs.stores.opened().values():
+                yield DiskCall(store, partial(_history_to_read, store))
             for family in blob_metrics(self._blobs.stores, self._blobs.meters):
                 yield from _written(family, pieces)
         return pieces
@@ -155,7 +164,7 @@ class _Node:
         )
         made = [kind(name, text, labels=_TOPIC) for kind, name, text in families]
         for topic in opened:
-            record = topic.compaction.record()
+            record = yield from topic.compaction.reading_record()
             if not record.succeeded + record.failed:
                 continue
             view = topic.log.manifest.view or ()

@@ -89,6 +89,11 @@ class LogRuns:
         """Was a run killed and not resumed yet?"""
         return not self.running and self._compactor.unfinished()
 
+    @property
+    def record_is_cached(self) -> bool:
+        """Does `record` return without reading the history?"""
+        return self._record is not None
+
     def record(self) -> CompactionRecord:
         """Totals of all runs, across restarts; an unreadable history counts as a failure."""
         record = self._record

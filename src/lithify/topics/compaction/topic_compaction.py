@@ -40,6 +40,7 @@ from lithify.log.file_names import PACE
 from lithify.topics.compaction.live_messages import FACTS, UNFINISHED, TopicRule
 from lithify.topics.compaction.shrink_batches import TopicRewriting
 from lithify.topics.compaction.unfinished_chunks import is_mark_due
+from lithify.topics.disk_steps import DiskCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from lithify.log.manifest import Manifest
     from lithify.topics.compaction.unfinished_chunks import Mark
     from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
+    from lithify.topics.disk_steps import Steps
 
 __all__ = ["TOPIC_TASKS", "TopicCompaction", "ViewBeingDeleted"]
 
@@ -168,6 +170,15 @@ class TopicCompaction:
     def record(self) -> CompactionRecord:
         """The totals of all runs, also before a restart; fails on an unreadable history."""
         return self.runs.record()
+
+    def reading_record(self) -> Steps[CompactionRecord]:
+        """The same in steps; a thread reads the history."""
+
+        def find() -> Callable[[], object] | None:
+            return None if self.runs.record_is_cached else self.record
+
+        yield DiskCall(self.runs, find)
+        return self.record()
 
     def status(self) -> CompactionStatus:
         """The progress of the run in progress, else the outcome of the last run."""

@@ -36,6 +36,7 @@ from lithify.topics.statistics.backlog import (
 from lithify.topics.subscriptions.subscription import SubscriptionType
 
 if TYPE_CHECKING:
+    from lithify.compaction.reports.status import CompactionRecord
     from lithify.topics.disk_steps import Steps
     from lithify.topics.producers.client import ClientInfo
     from lithify.topics.producers.producers import Producer
@@ -113,6 +114,7 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
             yield None
     if topic.log.manifest.view is not None:
         subscriptions[COMPACTION] = _view_stats(topic)
+    compaction = _compaction_stats((yield from topic.compaction.reading_record()))
     rows = subscriptions.values()
     messages, size_bytes = topic.writer.messages_in, topic.writer.bytes_in
     messages_out, bytes_out = topic.delivered()
@@ -133,12 +135,11 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
         "nonContiguousDeletedMessagesRanges": sum(
             row["nonContiguousDeletedMessagesRanges"] for row in rows
         ),
-        "compaction": _compaction_stats(topic),
+        "compaction": compaction,
     }
 
 
-def _compaction_stats(topic: Topic) -> dict[str, int]:
-    record = topic.compaction.record()
+def _compaction_stats(record: CompactionRecord) -> dict[str, int]:
     return {
         "lastCompactionRemovedEventCount": record.removed_last,
         "lastCompactionSucceedTimestamp": record.succeeded_ms,
