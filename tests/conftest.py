@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import signal
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from xdist.remote import Producer
 
+
+FORWARDING = "lithify.node.log_output"
+"""The module of the handler that sends the standard library's records to structlog."""
 
 # Compiled code is loaded by whichever example comes first, and the machine may be busy: neither how
 # long an example takes is checked, nor how long it takes to make one.
@@ -53,5 +57,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProc
 @pytest.fixture(autouse=True)
 def records_go_where_the_process_has_them() -> Iterator[None]:
     """What a test has configured about log lines ends with it."""
+    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
+    handlers, level, uvicorn_level = list(root.handlers), root.level, uvicorn.level
     yield
     structlog.reset_defaults()
+    root.handlers = [each for each in root.handlers if type(each).__module__ != FORWARDING]
+    root.handlers += [each for each in handlers if each not in root.handlers]
+    root.setLevel(level)
+    uvicorn.setLevel(uvicorn_level)
