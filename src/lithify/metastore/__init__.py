@@ -1,0 +1,1 @@
+"""A replicated key-value store with revisions, watches and leases; see `metastore.py`."""
