@@ -3,6 +3,7 @@
 LithifyError
 ├── RevisionCompacted       (also InvalidInput) the history up to a revision is gone
 ├── RevisionNotReached      (also InvalidInput) a revision that does not exist yet
+├── LeaseFull               (also InvalidInput) more keys than a lease can have
 ├── LeaseNotFound           the lease has expired, was revoked, or never existed
 └── MetastoreUnavailable    no leader answered in time; nothing was changed
 
@@ -13,8 +14,10 @@ packages.
 from __future__ import annotations
 
 from lithify.errors import NOT_FOUND, UNREACHABLE, InvalidInput, LithifyError
+from lithify.metastore.transaction import LEASE_KEYS_MAX
 
 __all__ = [
+    "LeaseFull",
     "LeaseNotFound",
     "MetastoreUnavailable",
     "RevisionCompacted",
@@ -42,6 +45,14 @@ class RevisionNotReached(InvalidInput):
         self.revision = revision
         self.newest = newest
         super().__init__(f"revision {revision} does not exist yet; the newest one is {newest}")
+
+
+class LeaseFull(InvalidInput):
+    """A put with a lease that has the maximum of keys."""
+
+    def __init__(self, lease: int) -> None:
+        self.lease = lease
+        super().__init__(f"lease {lease} has {LEASE_KEYS_MAX} keys, the maximum")
 
 
 class LeaseNotFound(LithifyError):

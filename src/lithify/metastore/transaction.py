@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lithify.errors import InvalidInput
+from lithify.raft.ordered_keys import prefix_end
 
 __all__ = [
     "KEY_BYTES_MAX",
+    "LEASE_KEYS_MAX",
     "OPERATIONS_MAX",
     "VALUE_BYTES_MAX",
     "Compare",
@@ -41,6 +43,8 @@ VALUE_BYTES_MAX = 2**20
 OPERATIONS_MAX = 1024
 """Compares and operations of a transaction; also the keys that one `DeleteRange` deletes."""
 TRANSACTION_BYTES_MAX = 4 * 2**20
+LEASE_KEYS_MAX = 4096
+"""Keys of a lease; they are deleted in one revision: 16 MiB of the longest keys."""
 
 
 class Condition(IntEnum):
@@ -132,8 +136,7 @@ class Transaction:
 
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     """The start and the end of the range of all keys with a prefix."""
-    kept = prefix.rstrip(b"\xff")
-    return prefix, kept[:-1] + bytes((kept[-1] + 1,)) if kept else b""
+    return prefix, prefix_end(prefix)
 
 
 def _size(part: Compare | Operation) -> int:
