@@ -196,16 +196,18 @@ def _execute(
 ) -> bytes:
     """Execute a branch of a transaction."""
     changes: ChangesByKey = {}
-    leased: dict[bytes, int] = {}
+    has_lease = False
     for kind, key, value, number in operations:
         if kind == _PUT:
             changes[key] = number, len(value), digest_of(value)
             if number:
-                leased[key] = number
+                if number not in state.leases:
+                    return _reply(MetastoreOutcome.LEASE_NOT_FOUND, 0, number, state.time)
+                has_lease = True
         else:
             _delete(state, changes, (kind, key, value, number))
-    if leased and (refused := _refused_lease(state, changes, leased)):
-        return refused
+    if has_lease and (full := _full_lease(state, changes)):
+        return _reply(MetastoreOutcome.LEASE_FULL, 0, full, state.time)
     if not changes:
         return _reply(_DONE, HELD if held else 0, state.revision, state.time)
     state.commit(index, size, changes, otherwise=not held)
@@ -230,21 +232,16 @@ def _delete(state: MetastoreState, changes: ChangesByKey, operation: ParsedOpera
             changes.pop(key, None)
 
 
-def _refused_lease(
-    state: MetastoreState, changes: ChangesByKey, leased: dict[bytes, int]
-) -> bytes | None:
-    """The refusal of a transaction whose puts cannot have their leases."""
+def _full_lease(state: MetastoreState, changes: ChangesByKey) -> int:
+    """A lease that the changes would give too many keys, 0 if there is none."""
     added: dict[int, int] = {}
-    for key, lease in leased.items():
-        stored = state.leases.get(lease)
-        if stored is None:
-            return _reply(MetastoreOutcome.LEASE_NOT_FOUND, 0, lease, state.time)
-        change = changes.get(key)
-        if change is not None and change[0] == lease and key not in stored.keys:
+    for key, change in changes.items():
+        lease = change[0] if change is not None else 0
+        if lease and key not in state.leases[lease].keys:
             added[lease] = added.get(lease, 0) + 1
-            if len(stored.keys) + added[lease] > LEASE_KEYS_MAX:
-                return _reply(MetastoreOutcome.LEASE_FULL, 0, lease, state.time)
-    return None
+            if len(state.leases[lease].keys) + added[lease] > LEASE_KEYS_MAX:
+                return lease
+    return 0
 
 
 def _advance(state: MetastoreState, clock: int) -> None:
