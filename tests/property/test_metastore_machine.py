@@ -31,9 +31,10 @@ from lithify.metastore.transaction import (
 from lithify.raft import ordered_keys
 from lithify.raft.machine import CommandBatch, QueryRead
 
-KEYS = st.binary(max_size=2).map(lambda key: bytes(byte % 3 for byte in key))
+KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"\xff"])
 VALUES = st.sampled_from([b"", b"one", b"two", b"three" * 10])
-REVISIONS = st.integers(0, 60)
+BACK = st.integers(-1, 8)
+"""Indexes before the newest one."""
 
 
 class Member:
@@ -166,7 +167,7 @@ class Model:
         rows = self.rows(b"", b"", self.revision)
         keys = [row.key for row in rows if row.lease == lease]
         if keys:
-            self.commit(index, {key: (None, 0) for key in keys})
+            self.commit(index, dict.fromkeys(keys, (None, 0)))
 
 
 class TwoMembers(RuleBasedStateMachine):
@@ -233,11 +234,13 @@ class TwoMembers(RuleBasedStateMachine):
             assert (found.succeeded, found.changed) == (held, changed)
             assert found.revision == self.model.revision
 
-    @rule(key=KEYS, value=VALUES)
-    def put(self, key: bytes, value: bytes) -> None:
-        transaction = Transaction((), (Put(key, value),))
-        self.apply(commands.encode_transaction(transaction))
-        assert self.model.transact(self.index, transaction) == (MetastoreOutcome.DONE, True)
+    @rule(puts=st.lists(st.tuples(KEYS, st.none() | VALUES), min_size=1, max_size=6))
+    def change_keys(self, puts: list[tuple[bytes, bytes | None]]) -> None:
+        for key, value in puts:
+            change = Delete(key) if value is None else Put(key, value)
+            transaction = Transaction((), (change,))
+            self.apply(commands.encode_transaction(transaction))
+            assert self.model.transact(self.index, transaction) == (MetastoreOutcome.DONE, True)
 
     @rule(ms=st.integers(-5, 5))
     def move_the_clock(self, ms: int) -> None:
@@ -275,15 +278,22 @@ class TwoMembers(RuleBasedStateMachine):
         if lease in self.model.leases and generation in {0, self.model.leases[lease][1]}:
             self.model.end_lease(self.index, lease)
 
-    @rule(revision=REVISIONS)
-    def compact(self, revision: int) -> None:
-        revision = self.model.revision - revision // 6 if revision % 2 else revision
-        revision = max(0, revision)
+    def revision_back(self, back: int) -> int:
+        return max(0, self.model.revision - back)
+
+    @rule(back=BACK, purging=st.integers(0, 3), changes_max=st.integers(1, 4))
+    def compact(self, back: int, purging: int, changes_max: int) -> None:
+        """And members may purge a little or everything at once."""
+        revision = self.revision_back(back)
         reply = self.apply(commands.encode_compact(revision))
         reached = revision <= self.model.revision
         assert (reply.outcome is MetastoreOutcome.DONE) == reached
         if reached:
             self.model.floor = max(self.model.floor, revision)
+        if purging & 1:
+            self.purge(0, changes_max)
+        if purging & 2:
+            self.purge_all(1)
 
     @rule(which=st.integers(0, 1), changes_max=st.integers(1, 4))
     def purge(self, which: int, changes_max: int) -> None:
@@ -365,8 +375,9 @@ class TwoMembers(RuleBasedStateMachine):
         member.state = member.machine.load(list(other.machine.save(other.state)))
         member.log, member.dead = dict(other.log), set(other.dead)
 
-    @rule(start=KEYS, end=KEYS, revision=REVISIONS, rows_max=st.integers(0, 3))
-    def read_a_range(self, start: bytes, end: bytes, revision: int, rows_max: int) -> None:
+    @rule(start=KEYS, end=KEYS, back=BACK, rows_max=st.integers(0, 3))
+    def read_a_range(self, start: bytes, end: bytes, back: int, rows_max: int) -> None:
+        revision = self.revision_back(back)
         for member in self.members:
             self.check_range(member, start, end, revision, rows_max)
 
@@ -396,8 +407,9 @@ class TwoMembers(RuleBasedStateMachine):
             reply = member.ask(replies.encode_range(page.next_start, end, revision, rows_max))
         assert found == expected
 
-    @rule(start=KEYS, end=KEYS, after=REVISIONS, revisions_max=st.integers(1, 3))
-    def read_changes(self, start: bytes, end: bytes, after: int, revisions_max: int) -> None:
+    @rule(start=KEYS, end=KEYS, back=BACK, revisions_max=st.integers(1, 3))
+    def read_changes(self, start: bytes, end: bytes, back: int, revisions_max: int) -> None:
+        after = self.revision_back(back)
         for member in self.members:
             self.check_changes(member, start, end, after, revisions_max)
 
@@ -431,8 +443,9 @@ class TwoMembers(RuleBasedStateMachine):
             after = page.through
         assert found == expected
 
-    @rule(key=KEYS, revision=REVISIONS)
-    def read_a_key(self, key: bytes, revision: int) -> None:
+    @rule(key=KEYS, back=BACK)
+    def read_a_key(self, key: bytes, back: int) -> None:
+        revision = self.revision_back(back)
         for member in self.members:
             reply = member.ask(replies.encode_get(key, revision))
             if revision > self.model.revision:
@@ -452,7 +465,9 @@ class TwoMembers(RuleBasedStateMachine):
             leases = {each: (held.ttl_ms, held.generation) for each, held in state.leases.items()}
             assert leases == self.model.leases
             self.check_range(member, b"", b"", 0, 0)
+            self.check_range(member, b"", b"", min(self.model.floor + 1, self.model.revision), 0)
             self.check_changes(member, b"", b"", self.model.floor, 100)
+            assert set(member.machine.live_indexes(state)) <= member.log.keys()
 
     @invariant()
     def timestamps_ascend(self) -> None:
@@ -461,4 +476,4 @@ class TwoMembers(RuleBasedStateMachine):
 
 
 TestTwoMembers = TwoMembers.TestCase
-TestTwoMembers.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestTwoMembers.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
