@@ -93,7 +93,7 @@ class RevisionColumns:
         return zip(self.keys[start:stop], self.has_value[start:stop], strict=True)
 
     def forget(self, count: int, through: int) -> None:
-        """So many more revisions have no values; all of them are at or below `through`."""
+        """Count revisions that have lost their values, all at or below `through`."""
         self._forgotten += count
         if self._forgotten < FORGOTTEN_MIN or 2 * self._forgotten < len(self.numbers):
             return

@@ -48,7 +48,7 @@ class MetastoreState:
     purged: int = 0
     """The purge has examined the revisions up to this one; see `purge.py`."""
     purged_changes: int = 0
-    """And so many changes of the next one."""
+    """And this number of changes of the next one."""
     purged_floor: int = 0
     """The floor that the last complete purge had."""
     lease_of: dict[bytes, int] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from lithify.metastore.errors import (
     RevisionNotReached,
 )
 from lithify.metastore.machine import CLOCK_MS_MAX
+from lithify.metastore.metastore import Outcome
 from lithify.metastore.reply_format import MetastoreOutcome
 from lithify.metastore.transaction import (
     LEASE_KEYS_MAX,
@@ -85,7 +86,7 @@ def test_a_transaction_that_changes_nothing_makes_no_revision() -> None:
     store.put(b"a", b"")
     before = store.state.time
     outcome = store.transact(Transaction((), (Delete(b"no"), DeleteRange(b"x", b"y"))))
-    assert outcome == replies.Outcome(True, 1, before + 1, changed=False)
+    assert outcome == Outcome(True, 1, before + 1, changed=False)
     assert store.transact(Transaction()).revision == 1
     assert store.run(Put(b"new", b""), Delete(b"new")) == 1
     assert store.changes(1).revisions == ()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from lithify.metastore import queries
 from lithify.metastore import reply_format as replies
 from lithify.metastore.errors import RevisionNotReached
 from lithify.metastore.format import encode_grant
-from lithify.metastore.metastore import KeyValue, Revision
 from lithify.metastore.transaction import Delete, DeleteRange, Put
 from lithify.raft.machine import QueryRead
 from tests.unit.metastore.store import Store
+
+if TYPE_CHECKING:
+    from lithify.metastore.metastore import KeyValue, Revision
 
 BIG = 2**18
 
@@ -102,7 +106,7 @@ def test_a_range_at_a_revision_is_what_was_visible_then() -> None:
     assert seen[0] == [(b"a", b"1"), (b"b", b"1")]
     assert seen[1] == [(b"b", b"1"), (b"c", b"2")]
     assert seen[2] == seen[3] == [(b"b", b"3"), (b"c", b"2")]
-    with pytest.raises(RevisionNotReached, match="revision 4 .* newest one is 3"):
+    with pytest.raises(RevisionNotReached, match=r"revision 4 .* newest one is 3"):
         store.range(revision=4)
 
 

@@ -12,7 +12,8 @@ from lithify.metastore.errors import (
     RevisionCompacted,
     RevisionNotReached,
 )
-from lithify.metastore.metastore import Change, KeyValue, Lease, Outcome, Revision
+from lithify.metastore.format import NUMBER
+from lithify.metastore.metastore import Change, KeyValue, Lease, Outcome, Revision, Rows
 from lithify.metastore.reply_format import MetastoreOutcome, MetastoreReply
 from lithify.metastore.transaction import KEY_BYTES_MAX
 
@@ -47,13 +48,13 @@ def test_rows_are_parsed_into_what_they_were_made_of() -> None:
     assert replies.parse_row(reply(b"")) is None
     data = replies.encode_next_start(b"next") + b"".join(map(replies.encode_row, rows))
     page = replies.parse_rows(reply(data))
-    assert page.rows == replies.Rows(5, 9, rows, more=True)
+    assert page.rows == Rows(5, 9, rows, more=True)
     assert page.next_start == b"next"
     assert not replies.parse_rows(reply(replies.encode_next_start(b""))).rows.more
 
 
 def test_changes_are_parsed_into_what_they_were_made_of() -> None:
-    data = replies.NUMBER.pack(8)
+    data = NUMBER.pack(8)
     data += replies.encode_revision(3, 4, [(b"a", b"1"), (b"b", None), (b"c", b"")])
     data += replies.encode_revision(6, 7, [])
     page = replies.parse_changes(reply(data))
@@ -73,11 +74,11 @@ def test_leases_and_numbers_are_parsed_into_what_they_were_made_of() -> None:
 
 def test_a_reply_that_ends_early_is_refused() -> None:
     row = replies.encode_row(KeyValue(b"a", b"1", 3, 4, 5))
-    changes = replies.NUMBER.pack(8) + replies.encode_revision(3, 4, [(b"a", b"1")])
+    changes = NUMBER.pack(8) + replies.encode_revision(3, 4, [(b"a", b"1")])
     for size in range(1, len(row)):
         with pytest.raises(ProtocolError):
             replies.parse_row(reply(row[:size]))
-    for size in set(range(len(changes))) - {replies.NUMBER.size}:
+    for size in set(range(len(changes))) - {NUMBER.size}:
         with pytest.raises(ProtocolError):
             replies.parse_changes(reply(changes[:size]))
     for data in (b"", bytes(17), b"\x63" + bytes(17)):

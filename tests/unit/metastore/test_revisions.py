@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
 from lithify.metastore import revisions as module
 from lithify.metastore.revisions import RevisionColumns
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def columns(*rows: tuple[int, int, int, list[bytes]]) -> RevisionColumns:
