@@ -88,6 +88,7 @@ class Greeting:
         if self._secret is None:
             what = f"node {challenge.node} requires the cluster secret, and none is given here"
             raise ClusterSecretRefused(what)
+        self._check_name(challenge.node)
         self._challenge, self._nonce = challenge, token_bytes(NONCE_BYTES)
         proof = self._secret.proof(Side.CONNECTING, self._hello, challenge, self._nonce)
         return Proof(self._nonce, proof)
@@ -107,10 +108,13 @@ class Greeting:
         if self._secret is not None and not self._proven:
             what = f"node {welcome.node} does not prove the cluster secret: it has none"
             raise ClusterSecretRefused(what)
-        proven = welcome.node if self._challenge is None else self._challenge.node
-        if welcome.node != proven or self._hello.to not in ("", welcome.node):
-            raise ProtocolError(f"is node {welcome.node}, not {self._hello.to or proven}")
+        self._check_name(welcome.node)
         check_certificate(channel, welcome.node)
+
+    def _check_name(self, node: str) -> None:
+        wanted = self._hello.to if self._challenge is None else self._challenge.node
+        if wanted not in ("", node):
+            raise ProtocolError(f"is node {node}, not {wanted}")
 
 
 def check_certificate(channel: Channel, node: str) -> None:

@@ -3,8 +3,8 @@
 1. If a group has no leader for long, its node asks all others whether it is still a member, and
    logs which other voters are not connected, whenever these change (`report_lonely`).
 2. A node that knows better tells it (`MemberGone`), and the node leaves the group.
-3. A node that drops an ended group notifies its other members until they confirm (`EndKnown`), at
-   every `TELL_TICKS`, and whoever asks.
+3. A node that drops an ended group notifies its other members at every `TELL_TICKS` until they
+   confirm (`EndKnown`), and all nodes that ask.
 
 `raft/group/removed_members.py` says which notices are believed. Called in the node's event loop.
 """
