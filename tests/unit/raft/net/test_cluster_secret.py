@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,8 @@ from tests.unit.raft.net.nodes import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from lithify.raft.net.peer_link import PeerLink
 
 OURS = ClusterSecret(b"the secret of this cluster")
 THEIRS = ClusterSecret(b"another one, of a stranger")
@@ -94,6 +97,10 @@ def logged() -> Any:
         yield lines
 
 
+def is_another(link: PeerLink, before: object) -> bool:
+    return link._opening is not before
+
+
 def told(story: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
         async with asyncio.timeout(PROCESS_S_MAX):
@@ -140,8 +147,7 @@ def test_a_node_with_another_secret_or_none_stays_outside_and_is_logged_once(
             await until(lambda: has_failed(b, "a") == reason)
             link = b.transport._links["a"]
             for _ in range(2):
-                before = link._opening
-                await until(lambda before=before: link._opening is not before)
+                await until(partial(is_another, link, link._opening))
                 link.hurry()
             assert a.transport.connected == b.transport.connected == []
             assert a.identity.book == {}, "a stranger's addresses"
