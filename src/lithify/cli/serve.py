@@ -1,6 +1,7 @@
 """`lithify serve`: run a node until SIGTERM or SIGINT.
 
     lithify serve [--data DIR] [--pulsar-port N] [--http-port N] [--config FILE]
+                  [--node NAME] [--cluster-port N] [--peer NAME=HOST:PORT]… [--join]
 
 Prints its addresses to stdout, one per line, once clients can connect, and log lines to stderr. A
 second signal has no effect: shutdown is quick.
@@ -40,6 +41,21 @@ def serve(
     http_port: Annotated[
         int | None, typer.Option(metavar="N", help="Port for HTTP; default: 8080; 0: a free port.")
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the node; permanent. Default: a random name."),
+    ] = None,
+    cluster_port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Port for the other nodes; default: none, a node alone."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=HOST:PORT", help="Another node of the cluster; repeatable."),
+    ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Wait to be added to a cluster; do not start one.")
+    ] = False,
     config: ConfigFile = None,
 ) -> None:
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
@@ -48,15 +64,23 @@ def serve(
     from lithify.node.node import Node
     from lithify.node.settings import read_settings
 
-    flags = {"data": data, "pulsar_port": pulsar_port, "http_port": http_port}
+    flags = {
+        "data": data,
+        "pulsar_port": pulsar_port,
+        "http_port": http_port,
+        "node": node,
+        "cluster_port": cluster_port,
+        "peers": tuple(peer) if peer else None,
+        "join": join or None,
+    }
     settings = read_settings(
         LocalFileSystem(), config=config, environ=os.environ, flags=flags
     ).settings
     configure_log_lines(settings.log_level)
     _raise_descriptor_limit()
     _keep_freed_memory()
-    with Node(settings, events=log_event, what="lithify serve") as node:
-        asyncio.run(_serve(node))
+    with Node(settings, events=log_event, what="lithify serve") as opened:
+        asyncio.run(_serve(opened))
 
 
 def _raise_descriptor_limit() -> None:

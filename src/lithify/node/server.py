@@ -1,6 +1,8 @@
 """A node that serves: the broker, HTTP and the maintenance of topics, in one event loop.
 
-1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`).
+1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`), and
+   open the Raft node in a thread of its own (`cluster_thread.py`). If it fails later, the node
+   stops, and `serve` raises the error.
 2. Listen for Pulsar clients, then for HTTP. If a port is in use, the start fails here.
 3. Pass the addresses to the caller.
 4. Open the topics that are not in use, in the background (`open_topics.py`), and close idle ones
@@ -26,6 +28,7 @@ import secrets
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify import __version__
@@ -47,15 +50,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from lithify.blobs.stores import BlobStores
+    from lithify.node.cluster_thread import ClusterThread
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
     from lithify.pulsar.listener import ClientConnection
+    from lithify.raft.node.node import MachineOf
     from lithify.topics.topic import Topic
 
     MakeApp = Callable[[Broker, BlobStores], Any]
     """Creates the ASGI application for HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
+
+RAFT = "raft"
+"""The directory of the Raft node, in the data directory."""
+FIRST_GROUP = "metastore"
+"""The group that a new cluster begins with."""
 
 GOODBYE_S = 2.0
 """How long a connection may take to send pending data when the node stops."""
@@ -124,6 +134,7 @@ async def serve(
     await _warm_up()
     asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_clustered(node, cluster_parts(settings), stop))
         # Pushed first, so it runs last: when no connection is left that could send requests.
         stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
@@ -161,6 +172,43 @@ async def serve(
         ready(Addresses(url, http))
         await stop.wait()
         broker.end()
+
+
+def cluster_parts(settings: NodeSettings) -> MachineOf | None:  # noqa: ARG001
+    """The machines of the groups that the process runs; None: it runs none."""
+    return None
+
+
+@asynccontextmanager
+async def _clustered(
+    node: Node, machine_of: MachineOf | None, stop: asyncio.Event
+) -> AsyncIterator[ClusterThread | None]:
+    """Run the Raft node of the process; if it fails, the process stops."""
+    if machine_of is None:
+        yield None
+        return
+    # Only a node that serves needs it.
+    from lithify.node.cluster_thread import ClusterThread  # noqa: PLC0415
+    from lithify.node.raft_settings import make_raft_settings  # noqa: PLC0415
+    from lithify.raft.node.node import RaftNode  # noqa: PLC0415
+
+    settings, loop = node.settings, asyncio.get_running_loop()
+    directory = f"{os.path.abspath(settings.data)}/{RAFT}"
+    given = make_raft_settings(settings, node.fs, directory, FIRST_GROUP)
+    failures: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        loop.call_soon_threadsafe(stop.set)
+
+    cluster = ClusterThread(partial(RaftNode, given, node.fs, machine_of), failed)
+    await asyncio.to_thread(cluster.start)
+    try:
+        yield cluster
+    finally:
+        await asyncio.to_thread(cluster.close)
+    if failures:
+        raise failures[0]
 
 
 async def _warm_up() -> None:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lithify.raft.client.client import RaftClient
-    from lithify.raft.node.node import RaftNode, RaftNodeSettings
+    from lithify.raft.node.node import RaftNode
+    from lithify.raft.node.settings import RaftNodeSettings
 
 
 def directories(tmp_path: Path, node: str) -> list[str]:
@@ -82,7 +83,7 @@ def test_a_member_that_was_away_learns_that_its_group_is_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
-    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.member_notices.TELL_TICKS", 5)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
@@ -129,7 +130,7 @@ def test_a_member_that_could_not_strike_its_group_off_does_not_say_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
-    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.member_notices.TELL_TICKS", 5)
 
     async def drop(first: RaftNode, client: RaftClient, given: RaftNodeSettings) -> None:
         fs = Refusing()
@@ -162,7 +163,7 @@ def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not there when the others were, and has nothing of the group by now."""
-    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.member_notices.TELL_TICKS", 5)
     key = "jobs@0a51cc23f08e9b17"
 
     async def story() -> None:
@@ -200,7 +201,7 @@ def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path:
             for node in (first, second):
                 third.transport.send(key, Heartbeat("n3", node.identity.node, 7, 0, 0))
                 third.transport.send(key, MemberQuery("n3", node.identity.node, 7))
-            third._heard_of_members = lambda *given: heard.append(given)  # type: ignore[method-assign]
+            third.notices.receive = lambda *given: heard.append(given)  # type: ignore[method-assign]
             await until(lambda: len(heard) == 2)
             assert "orders" not in {**first.groups, **second.groups}
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from lithify.fs import FileSystem
     from lithify.raft.net.channel import Channel
+    from lithify.raft.net.cluster_secret import ClusterSecret
 
 HERE = Address("127.0.0.1", 0)
 
@@ -39,6 +40,7 @@ class Node:
         cluster: str = "raft",
         tls: Tls | None = None,
         fs: FileSystem | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         self.heard: list[tuple[str, RaftMessage]] = []
         self.unreachable: list[tuple[str, str]] = []
@@ -53,7 +55,7 @@ class Node:
             lambda channel: None,
             outdated=self.count_outdated,
         )
-        self.transport = Transport(self.identity, handlers, tls)
+        self.transport = Transport(self.identity, handlers, tls, secret)
 
     def count_outdated(self) -> None:
         self.outdated += 1

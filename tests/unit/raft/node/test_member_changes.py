@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     from lithify.raft.client.client import RaftClient
     from lithify.raft.core import RaftMessage
-    from lithify.raft.node.node import RaftNode, RaftNodeSettings
+    from lithify.raft.node.node import RaftNode
+    from lithify.raft.node.settings import RaftNodeSettings
     from lithify.raft.storage.wal.wal import WalEvent
 
 
