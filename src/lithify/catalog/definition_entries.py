@@ -104,9 +104,10 @@ def drop_entry(plan: DefinitionsPlan, section: str, name: str, entry: dict[str, 
             plan.do(DropColumns(name, tuple(absent), if_exists=True))
 
 
-def _check(kind: str, name: str, entry: object) -> None:
+def _check(section: str, name: str, entry: object) -> None:
     """Raise unless the fields of an entry are known and of their types."""
-    known = FIELDS[kind]
+    known = FIELDS[section]
+    kind = section.removesuffix("s")
     if not isinstance(entry, dict):
         raise InvalidDefinition(kind, name, "must be a table of fields")
     if not isinstance(entry.get("absent", False), bool):
@@ -123,7 +124,7 @@ def _check(kind: str, name: str, entry: object) -> None:
         wanted = known[field]
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise InvalidDefinition(kind, name, f"{field} must be {_WORDS[wanted]}, is {value!r}")
-        if isinstance(value, list) and (kind, field) not in _LISTS_OF_TABLES:
+        if isinstance(value, list) and (section, field) not in _LISTS_OF_TABLES:
             if not all(isinstance(each, str) for each in value):
                 raise InvalidDefinition(kind, name, f"{field} must be a list of texts")
             entry[field] = tuple(value)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.catalog.commands.batch import NewIds
 from lithify.catalog.definition_entries import apply_entry, drop_entry
-from lithify.catalog.errors import InvalidDefinition, InvalidDefinitionsText
+from lithify.catalog.errors import InvalidDefinitionsText
 from lithify.errors import USAGE, InvalidInput
 
 if TYPE_CHECKING:
@@ -140,27 +140,37 @@ def _entries(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for name, entry in sections.get(section, {}).items():
             if not isinstance(entry, dict):
                 place, line = _place(text, (section, name))
-                cause = str(InvalidDefinition(section, name, "must be a table of fields"))
+                cause = "must be a table of fields"
                 raise InvalidDefinitionsText(place, line, cause, USAGE)
             yield section, name, entry
 
 
 def _place(text: str, path: tuple[str, ...]) -> tuple[str, int]:
-    """The path as TOML has it, and the line of the first header at or below it; 0 if there is none.
+    """The path as TOML has it, and the line of its header or that of the table it is in; or 0.
 
     TOML's parser does not say where it found a key, so the headers are parsed one by one.
     """
     place = ".".join(
         each if re.fullmatch(r"[\w-]+", each, re.ASCII) else f'"{each}"' for each in path
     )
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("["):
-            try:
-                found: Any = tomllib.loads(line)
-            except (tomllib.TOMLDecodeError, RecursionError):
-                continue
-            for key in path:
-                found = found.get(key) if isinstance(found, dict) else None
-            if found is not None:
+    headers = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.lstrip().startswith("[")
+    ]
+    for depth in range(len(path), 0, -1):
+        for number, line in headers:
+            if _is_at(line, path[:depth]):
                 return place, number
     return place, 0
+
+
+def _is_at(header: str, path: tuple[str, ...]) -> bool:
+    """Is the header that of the path, or of something in it?"""
+    try:
+        found: Any = tomllib.loads(header)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return False
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found is not None

@@ -174,7 +174,7 @@ def decode_update(data: bytes, source: str = "catalog update") -> CatalogUpdate:
     try:
         changes = tuple(map(_change, row["changes"]))
         return CatalogUpdate(row["version"], row["delay_ms"], changes)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedFile(source, 0, f"is no update of the catalog: {error!r}") from error
 
 
@@ -274,7 +274,7 @@ class SnapshotDecoder:
                 row = json.loads(line)
                 self._builder.put(_decode_object(row.pop("kind"), row))
                 self._objects += 1
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise DamagedFile(self._source, 0, f"has a wrong line: {error!r}") from error
 
     def finish(self) -> Catalog:
