@@ -6,6 +6,7 @@ alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def history() -> tuple[Catalog, list[bytes]]:
     return catalog, updates
 
 
-FILES = {
+FILES: dict[Path, Callable[[], bytes]] = {
     UPDATES: lambda: b"".join(update + b"\n" for update in history()[1]),
     SNAPSHOT: lambda: b"".join(snapshot_chunks(history()[0])),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -112,7 +112,7 @@ def execute(model: NaiveCatalog, command: Any, batch_first_id: int) -> bool:
         changed = settings != row["settings"]
         row["settings"] = settings
         return bool(changed)
-    return _DO[type(command)](model, command, row)
+    return bool(_DO[type(command)](model, command, row))
 
 
 def _create(
@@ -191,8 +191,8 @@ def _alter_zone(model: NaiveCatalog, command: AlterZone, row: Any) -> bool:
 
 
 def _set_default(model: NaiveCatalog, command: SetDefaultZone, row: Any) -> bool:
-    changed = model.default != row["name"]
-    model.default = row["name"]
+    changed = model.default != command.name
+    model.default = command.name
     return changed
 
 
@@ -353,17 +353,18 @@ def naive_rows(model: NaiveCatalog) -> dict[int, dict[str, Any]]:
 
 # --- random commands ------------------------------------------------------------------------
 
-_name = st.sampled_from(["a", "b"])
+_name = st.sampled_from(["a", "a", "a", "b"])
+_other = st.sampled_from(["b", "b", "b", "b", "a"])
 _flag = st.booleans()
 _settings = st.dictionaries(_name, st.sampled_from([0, "x", [1], None]), max_size=2)
 _unset = st.lists(_name, max_size=1).map(tuple)
-_namespace = st.sampled_from(["a/a", "a/b", "b/a"])
-_topic = st.sampled_from(["a", "b", "a-partition-1"])
-_zone = st.sampled_from(["", "", "a", "b"])
+_namespace = st.sampled_from(["a/a", "a/a", "a/a", "a/b", "b/a"])
+_other_namespace = st.sampled_from(["a/b", "a/b", "b/a", "b/a", "a/a"])
+_topic = st.sampled_from(["a", "a", "b", "a-partition-1"])
+_zone = st.sampled_from(["", "", "", "", "a", "b"])
 _owners = st.lists(st.sampled_from(NODES), min_size=1, max_size=3).map(tuple)
 _column = st.sampled_from(["x", "y"])
 _id = st.integers(1, 30)
-_partitions = st.integers(0, 3)
 
 
 def _of(kind: type, *parts: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]) -> Any:
@@ -379,47 +380,71 @@ def _topic_of(namespace: str, name: str, owners: tuple[str, ...], whole: bool, *
     return CreateTopic(namespace, name, partitions, owners=owners, **more)
 
 
-COMMANDS = st.one_of(
+_CONTAINERS = st.one_of(
     _of(CreateZone, _name, st.integers(1, 3), if_not_exists=_flag),
     _of(AlterZone, _name, st.integers(1, 3), st.integers(1, 3), _flag),
     _of(DropZone, _name, _flag),
-    _of(SetDefaultZone, _name),
+    _of(SetDefaultZone, _other),
     _of(CreateTenant, _name, _settings, _flag),
     _of(AlterTenant, _name, _settings, _unset, _flag),
-    _of(DropTenant, _name, _flag, _flag),
+    _of(DropTenant, _other, _flag, _flag),
     _of(CreateNamespace, _namespace, _settings, _flag),
     _of(AlterNamespace, _namespace, _settings, _unset, _flag),
-    _of(DropNamespace, _namespace, _flag, _flag),
-    st.builds(
-        _topic_of, _namespace, _topic, _owners, _flag, settings=_settings, zone=_zone,
-        if_not_exists=_flag,
-    ),
+    _of(DropNamespace, _other_namespace, _flag, _flag),
+)
+_TOPIC = st.builds(
+    _topic_of, _namespace, _topic, _owners, _flag, settings=_settings, zone=_zone,
+    if_not_exists=_flag,
+)  # fmt: skip
+_STORE = _of(
+    CreateBlobStore, _namespace, _name, st.just(8192), st.just(4096), _settings, _zone,
+    st.sampled_from(NODES), if_not_exists=_flag,
+)  # fmt: skip
+_TOPICS_AND_STORES = st.one_of(
+    _TOPIC,
+    _TOPIC,
+    _STORE,
     _of(AlterTopic, _namespace, _topic, _settings, _unset, _flag),
     _of(AddPartitions, _namespace, _topic, st.integers(1, 3), _owners),
+    st.builds(lambda owners: AddPartitions("a/a", "a", 2 + len(owners), owners=owners), _owners),
     _of(DropTopic, _namespace, _topic, _flag),
-    _of(
-        CreateBlobStore, _namespace, _name, st.just(8192), st.just(4096), _settings, _zone,
-        st.sampled_from(NODES), if_not_exists=_flag,
-    ),
     _of(AlterBlobStore, _name, _settings, _unset, _flag),
     _of(DropBlobStore, _name, _flag),
     _of(ConfirmRemoval, _id, st.sampled_from(NODES)),
+)
+_INDEX = _of(
+    CreateIndex, _name, _name,
+    st.lists(st.sampled_from(["id", "x", "y"]), min_size=1, unique=True).map(tuple), _flag, _flag,
+)  # fmt: skip
+_TABLES_AND_INDEXES = st.one_of(
     st.builds(
         lambda name, columns, zone, quiet: CreateTable(
             name, (ColumnDefinition("id", "int8"), *_new_columns(columns)), ("id",), (), zone, quiet
         ),
-        _name, st.lists(_column, unique=True), _zone, _flag,
+        _name,
+        st.lists(_column, unique=True),
+        _zone,
+        _flag,
     ),
     _of(DropTable, _name, _flag),
     _of(AddColumns, _name, st.lists(_column, min_size=1, unique=True).map(_new_columns)),
     _of(DropColumns, _name, st.lists(_column, min_size=1, unique=True).map(tuple)),
-    _of(
-        CreateIndex, _name, _name,
-        st.lists(st.sampled_from(["id", "x", "y"]), min_size=1, unique=True).map(tuple), _flag,
-        _flag,
-    ),
+    _INDEX,
+    _INDEX,
     _of(DropIndex, _name, _name, _flag),
     _of(StartBuildingIndex, _id),
     _of(MakeIndexAvailable, _id),
     _of(RemoveIndex, _id),
-)  # fmt: skip
+)
+COMMANDS = st.one_of(
+    _CONTAINERS, _TOPICS_AND_STORES, _TOPICS_AND_STORES, _TABLES_AND_INDEXES, _TABLES_AND_INDEXES
+)
+
+
+def with_known_id(model: NaiveCatalog, command: Any) -> Any:
+    """The command with the id of an object of its kind, if there is one."""
+    if not hasattr(command, "id"):
+        return command
+    kind = "removal" if isinstance(command, ConfirmRemoval) else "index"
+    ids = [row["id"] for row in model.inside(kind, "")]
+    return replace(command, id=ids[command.id % len(ids)]) if ids else command

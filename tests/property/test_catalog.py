@@ -6,6 +6,7 @@ Versions and ids begin below the numbers at which encodings have often gone wron
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -20,7 +21,11 @@ from hypothesis.stateful import (
 
 from lithify.catalog.catalog import Catalog
 from lithify.catalog.commands.batch import CatalogCommand, plan_batch
+from lithify.catalog.commands.blob_stores import CreateBlobStore, DropBlobStore
+from lithify.catalog.commands.indexes import CreateIndex
+from lithify.catalog.commands.tables import ColumnDefinition, CreateTable
 from lithify.catalog.commands.tenants_and_namespaces import CreateNamespace, CreateTenant
+from lithify.catalog.commands.topics import CreateTopic
 from lithify.catalog.commands.zones import CreateZone, SetDefaultZone
 from lithify.catalog.diff import diff_catalogs
 from lithify.catalog.errors import CatalogVersionNotFound, CatalogVersionTrimmed
@@ -40,14 +45,25 @@ from tests.property.naive_catalog import (
     execute,
     naive_rows,
     rows_of,
+    with_known_id,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lithify.catalog.objects import CatalogObject
 
 FIRST = (
     CreateZone("a", 1),
     SetDefaultZone("a"),
     CreateTenant("a"),
     CreateNamespace("a/a"),
+    CreateTopic("a/a", "a", 2, owners=("n1", "n2")),
+    CreateBlobStore("a/a", "a", 8192, 4096, owner="n2"),
+    CreateTable("a", (ColumnDefinition("id", "int8"), ColumnDefinition("x", "int8")), ("id",)),
+    CreateIndex("a", "a", ("x",)),
 )
+SECOND = (CreateIndex("a", "b", ("id",)), DropBlobStore("a"))
 
 
 class CatalogMachine(RuleBasedStateMachine):
@@ -61,6 +77,12 @@ class CatalogMachine(RuleBasedStateMachine):
         self.snapshot = list(snapshot_chunks(self.versions.latest))
         self.updates: list[tuple[bytes, int]] = []
         self.batch(list(FIRST), 0, 0)
+        self.batch(list(SECOND), 0, 0)
+
+    @rule(commands=st.lists(COMMANDS, min_size=5, max_size=20))
+    def batches_of_one(self, commands: list[CatalogCommand]) -> None:
+        for each in commands:
+            self.batch([each], 0, 1)
 
     @rule(
         commands=st.lists(COMMANDS, min_size=1, max_size=4),
@@ -71,13 +93,7 @@ class CatalogMachine(RuleBasedStateMachine):
         self.time = add_ms(self.time, wait_ms) + 1
         latest = self.versions.latest
         model = self.models[latest.version].copy()
-        # Ids of a low range are hit more often.
-        commands = [
-            replace(each, id=each.id + self.start)  # type: ignore[type-var, call-arg]
-            if hasattr(each, "id")
-            else each
-            for each in commands
-        ]
+        commands = [with_known_id(model, each) for each in commands]
         try:
             applied = [execute(model, each, latest.next_id) for each in commands]
         except RefusedCommand:
@@ -159,10 +175,12 @@ class CatalogMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.versions) > 1)
     def compare_two_versions(self, data: st.DataObject) -> None:
         numbers = st.integers(self.versions.earliest.version, self.versions.latest.version)
-        a, b = (self.versions.at_version(data.draw(numbers)) for _ in range(2))
+        a = self.versions.at_version(data.draw(numbers))
+        b = self.versions.at_version(data.draw(numbers))
         before, after = naive_rows(self.models[a.version]), naive_rows(self.models[b.version])
-        wanted = {each for each in {*before, *after} if before.get(each) != after.get(each)}
-        found = [each for each in diff_catalogs(a, b) if each.id]
+        ids = {*before, *after}
+        wanted = {number for number in ids if before.get(number) != after.get(number)}
+        found = [each for each in diff_catalogs(a, b) if each.id > 0]
         assert {each.id for each in found} == wanted
         assert all(str(each) and each.row() for each in found)
 
@@ -181,12 +199,19 @@ class CatalogMachine(RuleBasedStateMachine):
                     owned[zone, node] = owned.get((zone, node), 0) + 1
         names = {zone.id: zone.name for zone in latest.zones()} | {0: ""}
         assert {(names[k[0]], k[1]): count for k, count in latest.owned.items()} == owned
-        listed = {each.id for each in (*latest.zones(), *latest.tenants(), *latest.namespaces())}
-        listed |= {each.id for each in (*latest.topics(), *latest.stores(), *latest.tables())}
-        listed |= {each.id for each in latest.removals()}
-        listed |= {i.id for table in latest.tables() for i in latest.indexes_of(table.id)}
+        lists: tuple[Iterable[CatalogObject], ...] = (
+            latest.zones(),
+            latest.tenants(),
+            latest.namespaces(),
+            latest.topics(),
+            latest.stores(),
+            latest.tables(),
+            latest.removals(),
+            *(latest.indexes_of(table.id) for table in latest.tables()),
+        )
+        listed = {each.id for objects in lists for each in objects}
         assert listed == set(latest.objects)
 
 
-CatalogMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+CatalogMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
 TestCatalog = CatalogMachine.TestCase

@@ -95,7 +95,8 @@ def test_a_dropped_object_is_in_no_list() -> None:
     assert zone is not None
     assert namespace is not None
     assert empty.in_zone(zone.id) == []
-    assert empty.topics_of(namespace.id) == empty.stores_of(namespace.id) == []
+    assert empty.topics_of(namespace.id) == []
+    assert empty.stores_of(namespace.id) == []
     assert empty.stores() == []
     assert empty.topic("public/default", "a") is None
     assert [each.name for each in catalog.topics()] == ["a"], "the version before has it"
