@@ -6,8 +6,8 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -33,6 +33,9 @@ from lithify.catalog.format import (
     snapshot_chunks,
 )
 from lithify.hybrid_time import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOLDEN = Path(__file__).parent
 UPDATES = GOLDEN / "catalog_updates_v1.txt"
