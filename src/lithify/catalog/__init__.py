@@ -1,0 +1,3 @@
+"""The versioned definitions of a cluster."""
+
+__all__: list[str] = []
