@@ -68,10 +68,10 @@ class SnapshotMismatch(LithifyError):
 class SnapshotTooLarge(InvalidInput):
     """A snapshot has more chunks than one transaction can compare."""
 
-    def __init__(self, version: int, limit_bytes: int) -> None:
+    def __init__(self, version: int, chunks_max: int) -> None:
         self.version = version
-        self.limit_bytes = limit_bytes
-        super().__init__(f"the snapshot of version {version} has more than {limit_bytes} bytes")
+        self.chunks_max = chunks_max
+        super().__init__(f"the snapshot of version {version} has more than {chunks_max} chunks")
 
 
 class SnapshotContention(LithifyError):

@@ -3,7 +3,7 @@
     catalog/version                     8 bytes big-endian: the newest version
     catalog/update/<version>            tag (16 bytes), then the update
     catalog/snapshot                    version (8), number of chunks (4), SHA-256 of all (32)
-    catalog/snapshot/<version>/<chunk>  a part of a snapshot, 64 KiB but for the last one
+    catalog/snapshot/<version>/<chunk>  a part of a snapshot
 
 `<version>` is 8 bytes, `<chunk>` 4 bytes, both big-endian and unsigned: the metastore orders keys
 as unsigned bytes, so keys are in the order of their numbers. The tag is random, one for each
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from lithify.metastore.transaction import VALUE_BYTES_MAX, prefix_range
 
 __all__ = [
-    "CHUNK_BYTES",
     "LOG_RANGE",
     "SNAPSHOT_KEY",
     "TAG_BYTES",
@@ -42,9 +41,6 @@ UPDATES = b"catalog/update/"
 
 TAG_BYTES = 16
 UPDATE_BYTES_MAX = VALUE_BYTES_MAX - TAG_BYTES
-CHUNK_BYTES = 64 * 1024
-"""Small, so that a chunk delays other writes no longer than a few of their own size."""
-
 _VERSION = struct.Struct(">Q")
 _CHUNK = struct.Struct(">I")
 _POINTER = struct.Struct(">QI32s")

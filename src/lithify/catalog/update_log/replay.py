@@ -12,6 +12,7 @@ the replay continues from it. If there is none, the log is damaged, which is an 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -30,11 +31,19 @@ from lithify.catalog.update_log.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
     from lithify.metastore.metastore import KeyValue, Metastore
 
-__all__ = ["LogHead", "LoggedSnapshot", "LoggedUpdate", "read_chunks", "read_head", "replay_from"]
+__all__ = [
+    "LogHead",
+    "LoggedSnapshot",
+    "LoggedUpdate",
+    "digest_of",
+    "read_chunks",
+    "read_head",
+    "replay_from",
+]
 
 BATCH_ROWS = 128
 """Updates per read; small, so that reads of the log do not delay other requests."""
@@ -55,7 +64,8 @@ class LoggedSnapshot:
     """The snapshot that stands for all updates up to a version."""
 
     version: int
-    content: bytes
+    chunks: tuple[bytes, ...]
+    """As they were given to `UpdateLog.save_snapshot`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +113,26 @@ async def read_chunks(metastore: Metastore, version: int) -> list[KeyValue]:
         start = found.rows[-1].key + b"\0"
 
 
+async def digest_of(chunks: Iterable[bytes]) -> bytes:
+    """The digest of a snapshot; other tasks run between two chunks."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+        await asyncio.sleep(0)
+    return digest.digest()
+
+
 async def replay_from(
-    metastore: Metastore, head: LogHead, until: int
+    metastore: Metastore, head: LogHead, after: int, until: int
 ) -> AsyncGenerator[LoggedSnapshot | LoggedUpdate, None]:
-    """The snapshot, then the updates up to a version; see the module."""
-    version = 0
+    """What follows version `after` up to version `until`; see the module."""
+    version = after
     while True:
         if head.pointer is not None and head.snapshot > version:
-            content = await _read_snapshot(metastore, head.pointer)
-            if content is not None:
+            chunks = await _read_snapshot(metastore, head.pointer)
+            if chunks is not None:
                 version = head.snapshot
-                yield LoggedSnapshot(version, content)
+                yield LoggedSnapshot(version, chunks)
         # After an unreadable snapshot the loop below finds nothing, and the head is read again.
         async with aclosing(_read_updates(metastore, version, until)) as updates:
             async for update in updates:
@@ -129,11 +148,13 @@ async def replay_from(
         head = again
 
 
-async def _read_snapshot(metastore: Metastore, pointer: SnapshotPointer) -> bytes | None:
-    """The content of a snapshot, or None if it is not what was written."""
+async def _read_snapshot(
+    metastore: Metastore, pointer: SnapshotPointer
+) -> tuple[bytes, ...] | None:
+    """The chunks of a snapshot, or None if they are not those that were written."""
     rows = await read_chunks(metastore, pointer.version)
-    content = b"".join(row.value for row in rows[: pointer.chunks])
-    return content if hashlib.sha256(content).digest() == pointer.digest else None
+    chunks = tuple(row.value for row in rows[: pointer.chunks])
+    return chunks if await digest_of(chunks) == pointer.digest else None
 
 
 async def _read_updates(

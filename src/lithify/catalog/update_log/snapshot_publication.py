@@ -22,7 +22,6 @@ All steps are in batches: small commands, and other tasks of the event loop run 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,7 +31,6 @@ from lithify.catalog.update_log.errors import (
     SnapshotTooLarge,
 )
 from lithify.catalog.update_log.format import (
-    CHUNK_BYTES,
     SNAPSHOT_KEY,
     SnapshotPointer,
     chunk_key,
@@ -43,6 +41,7 @@ from lithify.catalog.update_log.replay import (
     LoggedSnapshot,
     LoggedUpdate,
     LogHead,
+    digest_of,
     read_chunks,
     read_head,
     replay_from,
@@ -60,7 +59,7 @@ from lithify.raft.errors import OutcomeUnknown
 from lithify.raft.net.client_operations import MayHaveHappened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from lithify.metastore.metastore import Metastore
 
@@ -68,7 +67,7 @@ __all__ = ["SnapshotFold", "SnapshotPublication"]
 
 TRIES_MAX = 8
 CHUNKS_MAX = OPERATIONS_MAX - 2
-"""The switch compares each of them and the pointer, and puts the pointer: 64 MiB."""
+"""The switch compares each of them and the pointer, and puts the pointer."""
 DELETE_KEYS_MAX = 128
 FOLD_UPDATES = 16
 """Updates applied before other tasks run."""
@@ -77,14 +76,14 @@ FOLD_UPDATES = 16
 class SnapshotFold(Protocol):
     """Makes a snapshot from a replay."""
 
-    def load(self, snapshot: LoggedSnapshot) -> None:
+    async def load(self, snapshot: LoggedSnapshot) -> None:
         """Start from a snapshot, instead of what was before."""
 
     def apply(self, update: LoggedUpdate) -> None:
         """Apply the next update."""
 
-    def content(self) -> Iterable[bytes]:
-        """The snapshot of what was loaded and applied, in parts of any size."""
+    def chunks(self) -> Iterable[bytes]:
+        """The snapshot of what was loaded and applied."""
 
 
 class _Superseded(Exception):
@@ -99,15 +98,15 @@ class SnapshotPublication:
         self._version = version
         self._fold = fold
 
-    async def publish(self, content: Iterable[bytes]) -> bool:
+    async def publish(self, made: Iterable[bytes]) -> bool:
         """Execute the steps; False if a snapshot as new is published."""
         chunks: list[bytes] = []
-        for chunk in _cut(content):
+        for chunk in made:
             chunks.append(chunk)
             if len(chunks) > CHUNKS_MAX:
-                raise SnapshotTooLarge(self._version, CHUNKS_MAX * CHUNK_BYTES)
+                raise SnapshotTooLarge(self._version, CHUNKS_MAX)
             await asyncio.sleep(0)
-        pointer = SnapshotPointer(self._version, len(chunks), await _digest(chunks))
+        pointer = SnapshotPointer(self._version, len(chunks), await digest_of(chunks))
         replayed = False
         for _ in range(TRIES_MAX):
             head = await read_head(self._metastore)
@@ -136,18 +135,18 @@ class SnapshotPublication:
 
     async def _compare_with_replay(self, head: LogHead, pointer: SnapshotPointer) -> None:
         applied = 0
-        async with aclosing(replay_from(self._metastore, head, self._version)) as events:
+        async with aclosing(replay_from(self._metastore, head, 0, self._version)) as events:
             async for event in events:
                 if isinstance(event, LoggedSnapshot):
                     if event.version > self._version:
                         raise _Superseded
-                    self._fold.load(event)
+                    await self._fold.load(event)
                 else:
                     self._fold.apply(event)
                 applied += 1
                 if applied % FOLD_UPDATES == 0:
                     await asyncio.sleep(0)
-        if await _digest(self._fold.content()) != pointer.digest:
+        if await digest_of(self._fold.chunks()) != pointer.digest:
             raise SnapshotMismatch(self._version)
 
     async def _delete_leftovers(self, head: LogHead, pointer: SnapshotPointer) -> None:
@@ -177,7 +176,7 @@ class SnapshotPublication:
     async def _switch(self, head: LogHead, pointer: SnapshotPointer) -> None:
         """Read the chunks, compare them, and put the pointer if they are still the same."""
         rows = await read_chunks(self._metastore, self._version)
-        if await _digest(row.value for row in rows) != pointer.digest:
+        if await digest_of(row.value for row in rows) != pointer.digest:
             raise _Superseded
         same = (Compare(row.key, Condition.REVISION, row.revision) for row in rows)
         put = Put(SNAPSHOT_KEY, pointer.encode())
@@ -214,23 +213,3 @@ def _is_published(head: LogHead) -> Compare:
     if head.pointer is None:
         return Compare(SNAPSHOT_KEY, Condition.ABSENT)
     return Compare(SNAPSHOT_KEY, Condition.REVISION, head.pointer_revision)
-
-
-def _cut(content: Iterable[bytes]) -> Iterator[bytes]:
-    """The content in chunks of the same size, but for the last one."""
-    waiting = bytearray()
-    for part in content:
-        waiting += part
-        while len(waiting) >= CHUNK_BYTES:
-            yield bytes(waiting[:CHUNK_BYTES])
-            del waiting[:CHUNK_BYTES]
-    if waiting:
-        yield bytes(waiting)
-
-
-async def _digest(parts: Iterable[bytes]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-        await asyncio.sleep(0)
-    return digest.digest()

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
     from lithify.metastore.metastore import KeyValue, Metastore
 
-__all__ = ["Appended", "SnapshotMoved", "UpdateLog"]
+__all__ = ["AppendOutcome", "SnapshotMoved", "UpdateLog"]
 
 TRIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendOutcome:
     """The outcome of an append."""
 
     won: bool
@@ -80,7 +80,7 @@ class UpdateLog:
         self._metastore = metastore
         self._draw_tag = draw_tag
 
-    async def append(self, version: int, payloads: Sequence[bytes]) -> Appended:
+    async def append(self, version: int, payloads: Sequence[bytes]) -> AppendOutcome:
         """Append updates as this version and the following ones: all of them, or none."""
         for payload in payloads:
             if len(payload) > UPDATE_BYTES_MAX:
@@ -101,15 +101,15 @@ class UpdateLog:
                 raise AppendOutcomeUnknown(version) from error
             else:
                 if outcome.succeeded:
-                    return Appended(won=True, timestamp=outcome.timestamp)
+                    return AppendOutcome(won=True, timestamp=outcome.timestamp)
                 if unknown is None:
-                    return Appended(won=False)
+                    return AppendOutcome(won=False)
             found = await self._find_outcome(version, values)
             if found is not None:
                 return found
         raise AppendOutcomeUnknown(version) from unknown
 
-    async def _find_outcome(self, version: int, values: list[bytes]) -> Appended | None:
+    async def _find_outcome(self, version: int, values: list[bytes]) -> AppendOutcome | None:
         """Who has written these versions; None if they are not written."""
         last = version + len(values) - 1
         try:
@@ -118,7 +118,7 @@ class UpdateLog:
             if newest_version < version:
                 return None
             if newest_version < last:
-                return Appended(won=False)  # all would be there
+                return AppendOutcome(won=False)  # all would be there
             row = await self._metastore.get(update_key(last))
         except LithifyError as error:
             raise AppendOutcomeUnknown(version) from error
@@ -130,13 +130,15 @@ class UpdateLog:
         """The newest version and the snapshot; linearizable."""
         return await read_head(self._metastore)
 
-    def replay(self, head: LogHead) -> AsyncGenerator[LoggedSnapshot | LoggedUpdate, None]:
-        """The snapshot, then the updates up to the newest version of the head, in order.
+    def replay(
+        self, head: LogHead, after: int = 0
+    ) -> AsyncGenerator[LoggedSnapshot | LoggedUpdate, None]:
+        """What follows version `after` up to the newest version of the head, in order.
 
-        A snapshot may follow updates, if it was published meanwhile. `UpdateMissing` names the
-        version that is not there.
+        That is a snapshot if there is one above `after`, then updates. A snapshot may follow
+        updates, if it was published meanwhile. `UpdateMissing` names a version that is not there.
         """
-        return replay_from(self._metastore, head, head.newest)
+        return replay_from(self._metastore, head, after, head.newest)
 
     async def watch(self, after: int) -> AsyncGenerator[LoggedUpdate | SnapshotMoved, None]:
         """The updates and snapshots of the revisions above this one; raises `RevisionCompacted`."""
@@ -153,13 +155,13 @@ class UpdateLog:
                         yield SnapshotMoved(SnapshotPointer.parse(change.value).version)
 
     async def save_snapshot(
-        self, version: int, content: Iterable[bytes], fold: SnapshotFold
+        self, version: int, chunks: Iterable[bytes], fold: SnapshotFold
     ) -> bool:
         """Replace the updates up to a version by a snapshot; False if there is one as new.
 
-        `fold` makes the snapshot from a replay, to compare it with `content`.
+        `fold` makes the snapshot from a replay, to compare it with `chunks`.
         """
-        return await SnapshotPublication(self._metastore, version, fold).publish(content)
+        return await SnapshotPublication(self._metastore, version, fold).publish(chunks)
 
 
 def _append(version: int, values: Sequence[bytes]) -> Transaction:
@@ -173,7 +175,9 @@ def _append(version: int, values: Sequence[bytes]) -> Transaction:
     return Transaction((before,), (*puts, newest))
 
 
-def _compare(row: KeyValue, value: bytes) -> Appended:
+def _compare(row: KeyValue, value: bytes) -> AppendOutcome:
     return (
-        Appended(won=True, timestamp=row.timestamp) if row.value == value else Appended(won=False)
+        AppendOutcome(won=True, timestamp=row.timestamp)
+        if row.value == value
+        else AppendOutcome(won=False)
     )
