@@ -6,21 +6,19 @@
 The namespace is one of topics: its permissions apply to the stores as well. `settings` are the
 store's own values of `BlobSettings`, by name; all others come from the node.
 
-A name consists of letters, digits, `-`, `_` and `.` and begins with a letter or digit, so that
-paths and URLs can hold it without escapes. Pure; a `StoreDefinitions` stores the definitions.
+`names.py` has the rule for its name. Pure; a `StoreDefinitions` stores the definitions.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.blobs.settings import StoreShape
-from lithify.errors import InvalidInput, InvalidSetting
+from lithify.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,21 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMESPACE_DEFAULT",
-    "NAME_CHARACTERS_MAX",
     "StoreDefinition",
     "StoreDefinitions",
-    "changed_settings",
-    "check_store_name",
     "named_settings",
     "parse_value",
     "setting_names",
     "with_settings",
 ]
 
-NAME_CHARACTERS_MAX = 128
 NAMESPACE_DEFAULT = "public/default"
-
-_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 
 
 class StoreDefinitions(Protocol):
@@ -80,15 +72,6 @@ class StoreDefinition:
     def row(self) -> dict[str, Any]:
         """The definition as JSON values."""
         return asdict(self)
-
-
-def check_store_name(name: str) -> None:
-    """Raise unless the name is valid for a store."""
-    if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"name of a blob store {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
-            "or -_. and begin with a letter or digit"
-        )
 
 
 def with_settings(settings: BlobSettings, values: Mapping[str, Any]) -> BlobSettings:
@@ -132,29 +115,6 @@ def setting_names(settings: BlobSettings) -> dict[str, Any]:
         else:
             found[each.name] = value
     return found
-
-
-def changed_settings(
-    settings: Mapping[str, Any], given: Mapping[str, Any], unset: Iterable[str]
-) -> dict[str, Any]:
-    """The settings of a definition, changed by `given`; `unset` ones revert to the node's."""
-    found = {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-    }
-    for name in unset:
-        part, _, rest = name.partition(".")
-        if rest and isinstance(found.get(part), dict):
-            found[part].pop(rest, None)
-        elif not rest:
-            found.pop(part, None)
-    for name, value in given.items():
-        inside = found.get(name)
-        if isinstance(inside, dict) and isinstance(value, Mapping):
-            inside |= value
-        else:
-            found[name] = value
-    return {name: value for name, value in found.items() if value != {}}
 
 
 def _replaced(settings: Any, values: Mapping[str, Any], above: str) -> Any:

@@ -25,8 +25,6 @@ from lithify.blobs.compaction.scheduling import BlobCompactions
 from lithify.blobs.definition import (
     NAMESPACE_DEFAULT,
     StoreDefinition,
-    changed_settings,
-    check_store_name,
     setting_names,
     with_settings,
 )
@@ -41,9 +39,11 @@ from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
 from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
 from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.json_settings import changed_settings
 from lithify.log.directory_marks import begin_creation, remove_created
 from lithify.log.file_names import MANIFEST
 from lithify.logger import get_logger
+from lithify.names import check_store_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

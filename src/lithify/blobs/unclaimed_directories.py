@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lithify.blobs.definition import StoreDefinition, check_store_name
+from lithify.blobs.definition import StoreDefinition
 from lithify.blobs.errors import NotABlobStore, ShapeDiffers
 from lithify.blobs.settings import StoreShape
 from lithify.blobs.store import KIND
@@ -48,6 +48,7 @@ from lithify.log.directory_marks import (
 from lithify.log.file_names import CREATING, DELETED, MANIFEST
 from lithify.log.manifest import read_manifest
 from lithify.logger import get_logger
+from lithify.names import check_store_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

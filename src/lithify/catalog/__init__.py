@@ -1,3 +1,3 @@
-"""The versioned definitions of a cluster."""
+"""The cluster's versioned definitions; see `catalog.py`."""
 
 __all__: list[str] = []

@@ -11,7 +11,6 @@ import pytest
 
 import lithify
 from lithify.blobs.definition import (
-    check_store_name,
     parse_value,
     setting_names,
     with_settings,
@@ -34,6 +33,7 @@ from lithify.errors import (
 )
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
+from lithify.names import check_store_name
 from lithify.settings import Durability
 from lithify.topics.definitions.definitions import DefinitionsFile
 from tests.patience import PROCESS_S_MAX
