@@ -25,7 +25,7 @@ class CatalogStopped(LithifyError):
 
 
 class CatalogFailed(LithifyError):
-    """This node cannot read the catalog."""
+    """The node cannot read the catalog."""
 
     def __init__(self, why: str) -> None:
         self.why = why

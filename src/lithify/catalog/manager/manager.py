@@ -154,7 +154,7 @@ class CatalogManager:
     async def _run(self, part: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
             await part()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (raised by everything that waits)
             _log.exception("this node cannot follow the catalog")
             self._fail(CatalogFailed(str(error) or repr(error)))
 

@@ -22,7 +22,7 @@ class VersionProgress:
         self._error: LithifyError | None = None
 
     def advance(self, version: int) -> None:
-        """This version is reached: waits for it or an earlier one end."""
+        """Reach a version: waits for it or an earlier one end."""
         self.version = max(self.version, version)
         while self._waiting and self._waiting[0][0] <= self.version:
             future = heapq.heappop(self._waiting)[-1]

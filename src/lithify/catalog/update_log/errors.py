@@ -7,7 +7,6 @@ LithifyError
 ├── SnapshotMismatch        a snapshot differs from the replay; it was not published
 ├── SnapshotTooLarge        (also InvalidInput) more chunks than one transaction can compare
 ├── SnapshotContention      other snapshots were written all the time; nothing is lost
-├── UpdatesTooLarge         (also InvalidInput) an update above the limit of a value
 └── AppendOutcomeUnknown    an append happened, or did not, or still may
 """
 
@@ -23,7 +22,6 @@ __all__ = [
     "SnapshotTooLarge",
     "UpdateLogDamaged",
     "UpdateMissing",
-    "UpdatesTooLarge",
 ]
 
 
@@ -85,17 +83,6 @@ class SnapshotContention(LithifyError):
         super().__init__(
             f"the snapshot of version {version} was not published: {tries} tries met "
             "another snapshot that was being written"
-        )
-
-
-class UpdatesTooLarge(InvalidInput):
-    """An update is larger than a value of the metastore may be."""
-
-    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.limit_bytes = limit_bytes
-        super().__init__(
-            f"the update of the catalog has {size_bytes} bytes, at most {limit_bytes} fit"
         )
 
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from lithify.metastore.transaction import VALUE_BYTES_MAX, prefix_range
+from lithify.metastore.transaction import prefix_range
 
 __all__ = [
     "LOG_RANGE",
     "SNAPSHOT_KEY",
     "TAG_BYTES",
-    "UPDATE_BYTES_MAX",
     "VERSION_KEY",
     "SnapshotPointer",
     "chunk_key",
@@ -40,7 +39,6 @@ CHUNKS = b"catalog/snapshot/"
 UPDATES = b"catalog/update/"
 
 TAG_BYTES = 16
-UPDATE_BYTES_MAX = VALUE_BYTES_MAX - TAG_BYTES
 _VERSION = struct.Struct(">Q")
 _CHUNK = struct.Struct(">I")
 _POINTER = struct.Struct(">QI32s")

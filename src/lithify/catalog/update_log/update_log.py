@@ -20,12 +20,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.catalog.update_log.errors import AppendOutcomeUnknown, UpdatesTooLarge
+from lithify.catalog.update_log.errors import AppendOutcomeUnknown
 from lithify.catalog.update_log.format import (
     LOG_RANGE,
     SNAPSHOT_KEY,
     TAG_BYTES,
-    UPDATE_BYTES_MAX,
     VERSION_KEY,
     SnapshotPointer,
     encode_version,
@@ -82,9 +81,6 @@ class UpdateLog:
 
     async def append(self, version: int, payloads: Sequence[bytes]) -> AppendOutcome:
         """Append updates as this version and the following ones: all of them, or none."""
-        for payload in payloads:
-            if len(payload) > UPDATE_BYTES_MAX:
-                raise UpdatesTooLarge(len(payload), UPDATE_BYTES_MAX)
         tag = self._draw_tag(TAG_BYTES)
         values = [tag + payload for payload in payloads]
         transaction = _append(version, values)

@@ -13,10 +13,8 @@ from lithify.catalog.update_log.errors import (
     AppendOutcomeUnknown,
     SnapshotDamaged,
     UpdateMissing,
-    UpdatesTooLarge,
 )
 from lithify.catalog.update_log.format import (
-    UPDATE_BYTES_MAX,
     VERSION_KEY,
     chunk_key,
     encode_version,
@@ -217,16 +215,6 @@ def test_a_first_try_that_certainly_failed_is_not_unknown() -> None:
         node.gate = gone
         with pytest.raises(MetastoreUnavailable):
             await log_of(node).append(1, [b"one"])
-
-    run(story())
-
-
-def test_an_update_above_the_limit_is_refused() -> None:
-    async def story() -> None:
-        log = log_of(a_node())
-        with pytest.raises(UpdatesTooLarge, match=str(UPDATE_BYTES_MAX)):
-            await log.append(1, [bytes(UPDATE_BYTES_MAX + 1)])
-        assert (await log.append(1, [bytes(UPDATE_BYTES_MAX)])).won
 
     run(story())
 
