@@ -546,6 +546,11 @@ class Group(Generic[S]):
         """The index of the last entry that the machine has applied."""
         return self._at.index
 
+    @property
+    def state(self) -> S:
+        """The state of the machine after the last applied command; only the machine changes it."""
+        return self._at.state
+
     def overview(self) -> dict[str, Any]:
         """The state of the member, as JSON."""
         stopped = {} if self.stopped is None else {"role": "stopped", "stopped": str(self.stopped)}
