@@ -328,12 +328,13 @@ def test_an_entry_is_moved_without_the_values_that_are_gone() -> None:
     assert (found.value, found.revision, found.timestamp) == (b"2", 1, 1)
 
 
-def test_a_member_that_has_not_purged_follows_the_move_of_one_that_has() -> None:
+@pytest.mark.parametrize("floor", [1, 2])
+def test_a_member_that_has_not_purged_follows_the_move_of_one_that_has(floor: int) -> None:
     leader, follower = Store(), Store()
     for store in (leader, follower):
         store.run(Put(b"a", b"1"), Put(b"b", b"2"))
         store.put(b"a", b"3")
-        store.compact(2)
+        store.compact(floor)
     leader.purge()
     command = leader.machine.rewrite_command(leader.state, 1, leader.log[1])
     assert command is not None
