@@ -12,8 +12,8 @@ are dead from the start.
 - COMPACT only raises the floor. Each member removes what is below it by `purge` at its own times,
   so members retain different revisions; answers and decisions depend on the floor alone.
 - REWRITE moves a revision to the head of the log. Its values are compared with the digests of all
-  values of the revision that can be read, so no client can change a value with it. Members that have
-  not purged the other values yet keep their rows, but nothing reads those.
+  values of the revision that can be read, so no client can change a value with it. A member that
+  has not purged the other values yet keeps their rows, but nothing reads those.
 
 Commands are in `format.py`, queries in `reply_format.py` and `queries.py`. A command that cannot be
 parsed changes nothing and is answered by INVALID, on every member alike. No command has effects.
