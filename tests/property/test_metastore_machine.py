@@ -476,4 +476,4 @@ class TwoMembers(RuleBasedStateMachine):
 
 
 TestTwoMembers = TwoMembers.TestCase
-TestTwoMembers.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+TestTwoMembers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -51,6 +51,7 @@ __all__ = [
     "COMMAND_BYTES_MAX",
     "DELETE",
     "DELETED_KEYS_MAX",
+    "DELETED_RANGES_MAX",
     "EXPIRE",
     "KIND_AND_NUMBER",
     "NUMBER",
@@ -75,10 +76,13 @@ __all__ = [
 ]
 
 COMMAND_BYTES_MAX = 2**22 + 2**16
-"""The keys and values of the largest transaction, and the heads of its parts."""
+"""The keys and values of the largest transaction, and the heads of its parts. A REWRITE may have a
+few bytes more, so that every transaction can be rewritten."""
 DELETED_KEYS_MAX = 4096
 """Keys that the DELETE_RANGEs of a transaction delete: 16 MiB of the longest keys, which fit into
 one reply to a watcher."""
+DELETED_RANGES_MAX = 16
+"""Each of them searches the keys, in the thread that all groups share."""
 TTL_MS_MAX = 2**40
 
 TRANSACTION = struct.Struct("<BHHH")
@@ -130,8 +134,11 @@ ParsedTransaction = tuple[list[ParsedCompare], list[ParsedOperation], list[Parse
 def encode_transaction(transaction: Transaction) -> bytes:
     """A transaction."""
     compares, then, otherwise = transaction.compares, transaction.then, transaction.otherwise
-    ranges = (each for each in (*then, *otherwise) if isinstance(each, DeleteRange))
+    ranges = [each for each in (*then, *otherwise) if isinstance(each, DeleteRange)]
     deleted = sum(each.keys_max for each in ranges)
+    if len(ranges) > DELETED_RANGES_MAX:
+        what = f"transaction deletes {len(ranges)} ranges"
+        raise InvalidInput(f"{what}, at most {DELETED_RANGES_MAX} can be deleted")
     if deleted > DELETED_KEYS_MAX:
         what = f"ranges of a transaction delete up to {deleted} keys"
         raise InvalidInput(f"{what}, at most {DELETED_KEYS_MAX} can be deleted")
@@ -238,7 +245,7 @@ def parse_transaction(command: bytes) -> ParsedTransaction:
     if _DELETE_RANGE in {each[0] for each in (*second, *third)}:
         _check_deleted_keys((*second, *third), command)
     # Only a slice can end early without an error; then the offset is above the length.
-    if at != len(command):
+    if at != len(command) or at > COMMAND_BYTES_MAX:
         _refuse("transaction", command)
     return first, second, third
 
@@ -270,7 +277,8 @@ def _check_deletion(kind: int, b_bytes: int, number: int, command: bytes) -> Non
 
 
 def _check_deleted_keys(operations: Iterable[ParsedOperation], command: bytes) -> None:
-    if sum(each[3] for each in operations if each[0] == _DELETE_RANGE) > DELETED_KEYS_MAX:
+    keys = [each[3] for each in operations if each[0] == _DELETE_RANGE]
+    if sum(keys) > DELETED_KEYS_MAX or len(keys) > DELETED_RANGES_MAX:
         _refuse("transaction", command)
 
 
@@ -290,7 +298,8 @@ def parse_rewrite(command: bytes) -> tuple[int, int, list[ParsedOperation]]:
         values, at = _parse_operations(command, REWRITE.size, count)
     except struct.error:
         _refuse("rewrite", command)
-    if at != len(command) or any(each[0] != PUT for each in values):
+    too_long = at > COMMAND_BYTES_MAX + REWRITE.size
+    if at != len(command) or too_long or any(each[0] != PUT for each in values):
         _refuse("rewrite", command)
     return place, revision, values
 

@@ -12,8 +12,8 @@ are dead from the start.
 - COMPACT only raises the floor. Each member removes what is below it by `purge` at its own times,
   so members retain different revisions; answers and decisions depend on the floor alone.
 - REWRITE moves a revision to the head of the log. Its values are compared with the digests of all
-  values that can be read, so no client can change a value with it. Values of the revision that
-  cannot be read and that the command does not have are removed.
+  values of the revision that can be read, so no client can change a value with it. A member that
+  has not purged the other values yet keeps their rows, but nothing reads those.
 
 Commands are in `format.py`, queries in `reply_format.py` and `queries.py`. A command that cannot be
 parsed changes nothing and is answered by INVALID, on every member alike. No command has effects.
@@ -328,10 +328,4 @@ def _rewrite(state: MetastoreState, command: bytes, index: int, clock: int) -> b
     columns.places[row], columns.entry_bytes[row] = index, len(command)
     state.live.remove(place)
     state.live.add(index)
-    emptied = 0
-    for key, has_value in columns.changes(row):
-        found = state.keys.following(key, revision) if has_value and key not in visible else None
-        if found is not None and found[0].digest != digests.get(key):
-            emptied += state.drop_values(key, revision)
-    columns.forget(emptied, state.purged)
     return _reply(_DONE, HELD, state.revision, state.time)

@@ -80,6 +80,9 @@ def operation(kind: int, a: bytes, b: bytes, number: int) -> bytes:
         commands.TRANSACTION.pack(1, 1, 0, 0) + commands.COMPARE.pack(0, 5000) + bytes(5000),
         commands.TRANSACTION.pack(1, 0, 5, 0)
         + 5 * (commands.OPERATION.pack(3, 0, 0, OPERATIONS_MAX)),
+        commands.TRANSACTION.pack(1, 0, 17, 0) + 17 * commands.OPERATION.pack(3, 0, 0, 1),
+        commands.TRANSACTION.pack(1, 0, 5, 0)
+        + 5 * (commands.OPERATION.pack(1, 0, VALUE_BYTES_MAX, 0) + bytes(VALUE_BYTES_MAX)),
     ],
 )
 def test_a_transaction_beyond_a_limit_is_refused(command: bytes) -> None:
@@ -101,6 +104,8 @@ def test_ranges_that_delete_too_many_keys_are_refused_by_the_limit() -> None:
     commands.encode_transaction(Transaction((), ranges[:4]))
     with pytest.raises(InvalidInput, match="up to 5120 keys, at most 4096"):
         commands.encode_transaction(Transaction((), ranges))
+    with pytest.raises(InvalidInput, match="17 ranges, at most 16"):
+        commands.encode_transaction(Transaction((), (DeleteRange(b"", b"", 1),) * 17))
 
 
 def test_a_rewrite_is_parsed_into_what_it_was_made_of() -> None:

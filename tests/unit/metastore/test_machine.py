@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from lithify.errors import InvalidInput
@@ -14,7 +16,7 @@ from lithify.metastore.errors import (
     RevisionCompacted,
     RevisionNotReached,
 )
-from lithify.metastore.machine import CLOCK_MS_MAX
+from lithify.metastore.machine import CLOCK_MS_MAX, MetastoreMachine
 from lithify.metastore.metastore import Outcome
 from lithify.metastore.reply_format import MetastoreOutcome
 from lithify.metastore.transaction import (
@@ -26,8 +28,12 @@ from lithify.metastore.transaction import (
     Put,
     Transaction,
 )
-from lithify.raft.machine import CommandBatch
+from lithify.raft.machine import CommandBatch, ManyMachine
 from tests.unit.metastore.store import Store
+
+if TYPE_CHECKING:
+    from lithify.metastore.state import MetastoreState
+    from lithify.raft.machine import Machine
 
 
 @pytest.mark.parametrize(
@@ -328,12 +334,13 @@ def test_an_entry_is_moved_without_the_values_that_are_gone() -> None:
     assert (found.value, found.revision, found.timestamp) == (b"2", 1, 1)
 
 
-def test_a_member_that_has_not_purged_follows_the_move_of_one_that_has() -> None:
+@pytest.mark.parametrize("floor", [1, 2])
+def test_a_member_that_has_not_purged_follows_the_move_of_one_that_has(floor: int) -> None:
     leader, follower = Store(), Store()
     for store in (leader, follower):
         store.run(Put(b"a", b"1"), Put(b"b", b"2"))
         store.put(b"a", b"3")
-        store.compact(2)
+        store.compact(floor)
     leader.purge()
     command = leader.machine.rewrite_command(leader.state, 1, leader.log[1])
     assert command is not None
@@ -399,6 +406,12 @@ def test_a_query_that_cannot_be_parsed_is_invalid() -> None:
         assert store.ask(query).outcome is MetastoreOutcome.INVALID
     with pytest.raises(InvalidInput, match="cannot parse"):
         replies.check_reply(store.ask(b""))
+
+
+def test_a_group_can_run_it() -> None:
+    machine: Machine[MetastoreState] = MetastoreMachine()
+    assert isinstance(machine, ManyMachine)
+    assert machine.version == 1
 
 
 def test_nothing_is_sent_to_clients() -> None:

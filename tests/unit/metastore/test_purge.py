@@ -138,3 +138,16 @@ def test_a_purge_continues_after_a_snapshot() -> None:
     store.purge(1)
     assert retained(store) == [5]
     assert store.live == [5]
+
+
+def test_revisions_that_only_deleted_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revisions, "FORGOTTEN_MIN", 5)
+    store = Store()
+    store.run(*(Put(b"%d" % number, b"") for number in range(10)))
+    for number in range(10):
+        store.delete(b"%d" % number)
+    store.compact(store.state.revision)
+    store.purge()
+    assert len(store.state.revisions) == 0
+    assert store.put(b"0", b"") == store.index
+    assert store.keys() == [b"0"]
