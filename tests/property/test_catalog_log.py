@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,7 @@ class World:
         async def run() -> None:
             try:
                 await getattr(self, operation)(node, size)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (compared at the end)
                 self.errors.append(error)
 
         task = asyncio.create_task(run())
@@ -156,10 +157,8 @@ class World:
     async def snapshot(self, node: int, size: int) -> None:
         manager = self.managers[node]
         version = max(manager.versions.latest.version - size, 1)
-        try:
+        with suppress(CatalogVersionTrimmed, SnapshotContention, MayHaveHappened):
             await manager.snapshot(version)
-        except (CatalogVersionTrimmed, SnapshotContention, MayHaveHappened):
-            pass
 
     async def compact(self, node: int, size: int) -> None:
         revision = self.cluster.state.revision - size
