@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from immutables import Map
 
@@ -51,6 +51,18 @@ if TYPE_CHECKING:
 __all__ = ["Catalog", "CatalogBuilder"]
 
 _T = TypeVar("_T", bound="CatalogObject")
+
+_LARGE_PARTS: dict[ObjectKind, tuple[str, ...]] = {
+    ObjectKind.ZONE: ("name",),
+    ObjectKind.TENANT: ("name",),
+    ObjectKind.NAMESPACE: ("name",),
+    ObjectKind.TOPIC: ("name", "owners", "created_ms"),
+    ObjectKind.STORE: ("name", "owner", "created_ms", "capacity_bytes"),
+    ObjectKind.TABLE: ("name", "columns", "key", "partition_key", "past"),
+    ObjectKind.INDEX: ("name", "columns"),
+    ObjectKind.REMOVAL: ("name",),
+}
+"""Parts of which equal ones are stored once; settings are not: True equals 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +242,20 @@ class CatalogBuilder:
     def __init__(self, base: Catalog) -> None:
         self.next_id = base.next_id
         self.default_zone_id = base.default_zone_id
+        self._base = base
         self._objects: MapMutation[int, CatalogObject] = base.objects.mutate()
-        self._directory: MapMutation[Group, Map[str | int, int]] = base.directory.mutate()
-        self._owned: MapMutation[tuple[int, str], int] = base.owned.mutate()
+        # None while it is that of the base: most changes leave both as they are.
+        self._directory: MapMutation[Group, Map[str | int, int]] | None = None
+        self._owned: MapMutation[tuple[int, str], int] | None = None
 
     def apply(self, change: CatalogChange, updated: int) -> None:
         """Apply one change."""
         if isinstance(change, PutObject):
-            self.put(replace(change.object, updated=updated))
+            new = change.object
+            same = _equal_parts(self._objects.get(new.id), new)
+            self.put(replace(new, updated=updated, **same))
         elif isinstance(change, RemoveObject):
-            self._place(self._objects.pop(change.id), None)
+            self._change_places(self._objects.pop(change.id), None)
         elif isinstance(change, SetNextId):
             self.next_id = change.id
         else:
@@ -247,49 +263,69 @@ class CatalogBuilder:
 
     def put(self, new: CatalogObject) -> None:
         """Add an object, or replace the one with its id."""
-        self._place(self._objects.get(new.id), new)
+        self._change_places(self._objects.get(new.id), new)
         self._objects[new.id] = new
 
     def build(self, version: int, activation: int) -> Catalog:
         """The catalog; the builder must not be used again."""
+        base = self._base
         return Catalog(
             version,
             activation,
             self.next_id,
             self.default_zone_id,
             self._objects.finish(),
-            self._directory.finish(),
-            self._owned.finish(),
+            base.directory if self._directory is None else self._directory.finish(),
+            base.owned if self._owned is None else self._owned.finish(),
         )
 
-    def _place(self, old: CatalogObject | None, new: CatalogObject | None) -> None:
+    def _change_places(self, old: CatalogObject | None, new: CatalogObject | None) -> None:
         """Replace what follows from an object."""
         before = old.places() if old is not None else ()
         after = new.places() if new is not None else ()
         if before != after:
+            if self._directory is None:
+                self._directory = self._base.directory.mutate()
+            directory = self._directory
             for group, key in before:
-                rest = self._directory[group].delete(key)
+                rest = directory[group].delete(key)
                 if rest:
-                    self._directory[group] = rest
+                    directory[group] = rest
                 else:
-                    del self._directory[group]
+                    del directory[group]
             for group, key in after:
                 assert new is not None
-                found = self._directory.get(group)
-                self._directory[group] = (found if found is not None else Map()).set(key, new.id)
-        counts: Counter[tuple[int, str]] = Counter()
+                found = directory.get(group)
+                directory[group] = (found if found is not None else Map()).set(key, new.id)
         if _ownership(old) != _ownership(new):
-            for sign, each in ((-1, old), (1, new)):
-                zone_id, owners = _ownership(each)
-                for node in owners:
-                    counts[0, node] += sign
-                    counts[zone_id, node] += sign
+            self._count(old, new)
+
+    def _count(self, old: CatalogObject | None, new: CatalogObject | None) -> None:
+        counts: Counter[tuple[int, str]] = Counter()
+        for sign, each in ((-1, old), (1, new)):
+            zone_id, owners = _ownership(each)
+            for node in owners:
+                counts[0, node] += sign
+                counts[zone_id, node] += sign
+        if self._owned is None:
+            self._owned = self._base.owned.mutate()
         for place, count in counts.items():
             total = self._owned.get(place, 0) + count
             if total:
                 self._owned[place] = total
             elif count:
                 del self._owned[place]
+
+
+def _equal_parts(old: CatalogObject | None, new: CatalogObject) -> dict[str, Any]:
+    """The parts of an object that it has in common with its last form, so that they share them."""
+    same = {}
+    if old is not None and old.kind == new.kind:
+        for name in _LARGE_PARTS[new.kind]:
+            value = getattr(old, name)
+            if value == getattr(new, name):
+                same[name] = value
+    return same
 
 
 def _ownership(of: CatalogObject | None) -> tuple[int, tuple[str, ...]]:

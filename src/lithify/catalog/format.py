@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, fields
+from sys import intern
 from typing import TYPE_CHECKING, Any, get_args
 
 from lithify.catalog.catalog import Catalog, CatalogBuilder
@@ -94,7 +95,7 @@ _TO_ROW: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("table", "past"): lambda past: [[*_column_row(each.column), each.until] for each in past],
 }
 _FROM_ROW: dict[tuple[str, str], Callable[[Any], Any]] = {
-    ("topic", "owners"): tuple,
+    ("topic", "owners"): lambda nodes: tuple(map(intern, nodes)),
     ("table", "columns"): lambda rows: tuple(map(_column, rows)),
     ("table", "past"): lambda rows: tuple(PastColumn(_column(row[:-1]), row[-1]) for row in rows),
     ("table", "key"): tuple,
@@ -143,6 +144,9 @@ def _decode_object(kind: str, row: dict[str, Any]) -> CatalogObject:
     for name, convert in _CONVERTED[kind]:
         if name in row:
             row[name] = convert(row[name])
+    if "settings" in row:
+        # Many versions of many objects have the same names.
+        row["settings"] = {intern(name): value for name, value in row["settings"].items()}
     return _KINDS[kind](**row)
 
 
@@ -170,7 +174,7 @@ def decode_update(data: bytes, source: str = "catalog update") -> CatalogUpdate:
     try:
         changes = tuple(map(_change, row["changes"]))
         return CatalogUpdate(row["version"], row["delay_ms"], changes)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedFile(source, 0, f"is no update of the catalog: {error!r}") from error
 
 
@@ -270,7 +274,7 @@ class SnapshotDecoder:
                 row = json.loads(line)
                 self._builder.put(_decode_object(row.pop("kind"), row))
                 self._objects += 1
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise DamagedFile(self._source, 0, f"has a wrong line: {error!r}") from error
 
     def finish(self) -> Catalog:

@@ -1,11 +1,11 @@
-"""The versions of the catalog that a node has in memory; look-ups by version and by time.
+"""The versions of the catalog that a node has in memory; lookups by version and by time.
 
 Versions are consecutive. Two lists, ascending: the catalogs, and their activations. Appending
 extends both, the catalogs first; dropping versions replaces both by new ones. So readers in any
-thread need no lock: a look-up takes the pair of lists once, and what it finds there stays. One
+thread need no lock: a lookup takes the pair of lists once, and what it finds there stays. One
 thread appends and replaces. A reader that has a catalog keeps it, even if its version is dropped.
 
-A look-up by time is a binary search for the newest version that was active at that time: its
+A lookup by time is a binary search for the newest version that was active at that time: its
 activation is at or before it. The latest version may be active only in the future.
 """
 
