@@ -36,6 +36,7 @@ from lithify.testing.memory_metastore import Happens, MemoryMetastoreCluster, Mo
 if TYPE_CHECKING:
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.changes import CatalogUpdate
+    from lithify.catalog.commands.batch import CatalogCommand
     from lithify.testing.memory_metastore import MemoryMetastore
 
 NODES = 3
@@ -146,7 +147,8 @@ class World:
         """A batch of which the last command is wrong."""
         names = tuple(f"wrong{self.names + n}" for n in range(size))
         self.names += size
-        commands = [*(CreateTenant(name) for name in names), DropTenant("none")]
+        commands: list[CatalogCommand] = [CreateTenant(name) for name in names]
+        commands.append(DropTenant("none"))
         try:
             await self.managers[node].execute(commands)
         except (InvalidInput, CatalogBusy, CatalogStopped):

@@ -172,6 +172,29 @@ def test_the_node_that_loses_a_race_plans_again_on_the_version_of_the_winner() -
     with_nodes(story)
 
 
+def test_a_node_that_is_behind_does_not_retry_before_it_has_the_version_of_the_winner() -> None:
+    async def story(nodes: Nodes) -> None:
+        store = nodes.cluster.node()
+        behind, ahead = await nodes.started(store), await nodes.started()
+        sent = 0
+
+        async def count(request: str, moment: Moment) -> None:
+            nonlocal sent
+            sent += (request, moment) == ("transact", Moment.BEFORE)
+
+        store.gate = count
+        store.hold()
+        await create(ahead, "a")
+        waiting = asyncio.create_task(create(behind, "b"))
+        await until_waiting()
+        assert (sent, waiting.done()) == (1, False)
+        store.follow()
+        assert await waiting == 3
+        assert sent == 2
+
+    with_nodes(story)
+
+
 def test_nodes_that_change_the_catalog_at_the_same_time_all_succeed() -> None:
     async def story(nodes: Nodes) -> None:
         managers = [await nodes.started() for _ in range(2)]
