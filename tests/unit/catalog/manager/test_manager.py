@@ -211,6 +211,20 @@ def test_nodes_that_change_the_catalog_at_the_same_time_all_succeed() -> None:
     with_nodes(story)
 
 
+def test_a_change_is_answered_when_it_is_applied_on_the_node_that_was_asked() -> None:
+    async def story(nodes: Nodes) -> None:
+        store = nodes.cluster.node()
+        manager = await nodes.started(store)
+        store.hold()
+        waiting = asyncio.create_task(create(manager, "a"))
+        await until_waiting()
+        assert not waiting.done()
+        store.follow()
+        assert manager.versions.at_version(await waiting).tenant("a")
+
+    with_nodes(story)
+
+
 def test_a_node_that_always_loses_gives_up_with_an_error_that_says_so() -> None:
     async def story(nodes: Nodes) -> None:
         slow_store = nodes.cluster.node()
@@ -331,12 +345,12 @@ def test_a_refusal_is_answered_when_its_reason_is_active_on_every_node() -> None
         await nodes.sleep(1)
         creating = asyncio.create_task(create(other, "a"))
         await manager.wait_applied(2)
-        appended_ms = nodes.clock.now_ms()
+        creating.cancel()  # only a wait lets time pass
+        activation = manager.versions.at_version(2).activation
         with pytest.raises(ObjectExists):
             await create(manager, "a")
-        assert nodes.clock.now_ms() >= appended_ms + CLUSTER.skew_ms
+        assert nodes.clock.now_ms() >= milliseconds(activation) + CLUSTER.skew_ms
         assert "a" in tenants(manager.current)
-        await creating
 
     with_nodes(story, CLUSTER)
 
@@ -402,10 +416,10 @@ def test_a_snapshot_waits_until_its_version_is_in_force() -> None:
         await nodes.sleep(1)
         creating = asyncio.create_task(create(other, "a"))
         await manager.wait_applied(2)
+        creating.cancel()  # only a wait lets time pass
         assert await manager.snapshot(2)
         assert manager.current.version == 2
         assert add_ms(manager.current.activation, CLUSTER.skew_ms) <= manager.now()
-        await creating
 
     with_nodes(story, CLUSTER)
 
