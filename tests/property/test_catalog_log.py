@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ from lithify.testing.memory_metastore import Happens, MemoryMetastoreCluster, Mo
 if TYPE_CHECKING:
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.changes import CatalogUpdate
+    from lithify.catalog.commands.batch import CatalogCommand
     from lithify.testing.memory_metastore import MemoryMetastore
 
 NODES = 3
@@ -114,7 +116,7 @@ class World:
         async def run() -> None:
             try:
                 await getattr(self, operation)(node, size)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (compared at the end)
                 self.errors.append(error)
 
         task = asyncio.create_task(run())
@@ -145,7 +147,8 @@ class World:
         """A batch of which the last command is wrong."""
         names = tuple(f"wrong{self.names + n}" for n in range(size))
         self.names += size
-        commands = [*(CreateTenant(name) for name in names), DropTenant("none")]
+        commands: list[CatalogCommand] = [CreateTenant(name) for name in names]
+        commands.append(DropTenant("none"))
         try:
             await self.managers[node].execute(commands)
         except (InvalidInput, CatalogBusy, CatalogStopped):
@@ -156,10 +159,8 @@ class World:
     async def snapshot(self, node: int, size: int) -> None:
         manager = self.managers[node]
         version = max(manager.versions.latest.version - size, 1)
-        try:
+        with suppress(CatalogVersionTrimmed, SnapshotContention, MayHaveHappened):
             await manager.snapshot(version)
-        except (CatalogVersionTrimmed, SnapshotContention, MayHaveHappened):
-            pass
 
     async def compact(self, node: int, size: int) -> None:
         revision = self.cluster.state.revision - size

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
-from typing import NamedTuple
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from lithify.hybrid_time import timestamp
 from lithify.metastore.errors import LeaseNotFound, RevisionCompacted, RevisionNotReached
@@ -28,6 +30,9 @@ from lithify.metastore.transaction import (
     Put,
     Transaction,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["MemoryState"]
 
@@ -56,6 +61,9 @@ class MemoryState:
         self.time = 0
         self._histories: dict[bytes, list[_Entry]] = {}
         self._keys: list[bytes] = []
+        """All that have a history, ascending."""
+        self._present: list[bytes] = []
+        """Those that exist at the newest revision, ascending."""
         self._timestamps: dict[int, int] = {}
         self._changed: dict[int, tuple[bytes, ...]] = {}
         self._revisions: list[int] = []
@@ -124,7 +132,7 @@ class MemoryState:
         """The keys of a range at a revision."""
         at = self._checked(revision)
         rows: list[KeyValue] = []
-        for key in self._keys_in(start, end):
+        for key in self._keys_in(self._keys if revision else self._present, start, end):
             row = self._visible(key, at)
             if row is None:
                 continue
@@ -161,9 +169,10 @@ class MemoryState:
             raise RevisionNotReached(revision, self.revision)
         return revision
 
-    def _keys_in(self, start: bytes, end: bytes) -> list[bytes]:
-        stop = bisect_left(self._keys, end) if end else len(self._keys)
-        return self._keys[bisect_left(self._keys, start) : stop]
+    def _keys_in(self, keys: list[bytes], start: bytes, end: bytes) -> Iterator[bytes]:
+        stop = bisect_left(keys, end) if end else len(keys)
+        for place in range(bisect_left(keys, start), stop):
+            yield keys[place]
 
     def _visible(self, key: bytes, at: int) -> KeyValue | None:
         history = self._histories.get(key, [])
@@ -199,11 +208,6 @@ class MemoryState:
         """The change of each key; the last operation on a key decides."""
         changes: dict[bytes, Put | None] = {}
 
-        def present(key: bytes) -> bool:
-            if key in changes:
-                return changes[key] is not None
-            return self._visible(key, self.revision) is not None
-
         for each in operations:
             if isinstance(each, Put):
                 if each.lease and each.lease not in self._leases:
@@ -212,9 +216,11 @@ class MemoryState:
             elif isinstance(each, Delete):
                 changes[each.key] = None
             else:
-                named = {*self._keys_in(each.start, each.end)}
-                named |= {k for k in changes if k >= each.start and (not each.end or k < each.end)}
-                for key in [k for k in sorted(named) if present(k)][: each.keys_max]:
+                there = self._keys_in(self._present, each.start, each.end)
+                untouched = (key for key in there if key not in changes)
+                put = sorted(key for key, new in changes.items() if new and each.start <= key)
+                put = [key for key in put if not each.end or key < each.end]
+                for key in list(islice(merge(untouched, put), each.keys_max)):
                     changes[key] = None
         return changes
 
@@ -240,7 +246,10 @@ class MemoryState:
                 self._leases[history[-1].lease].keys.discard(key)
             if put is None:
                 history.append(_Entry(index, None, 0))
+                del self._present[bisect_left(self._present, key)]
                 continue
+            if self._visible(key, now) is None:
+                insort(self._present, key)
             history.append(_Entry(index, put.value, put.lease))
             if put.lease:
                 self._leases[put.lease].keys.add(key)

@@ -36,6 +36,8 @@ __all__ = ["CatalogFollower", "decode_logged_snapshot"]
 RETRY_S = 0.5
 UPDATES_PER_TURN = 16
 """Updates of a replay that are applied before other tasks run."""
+VERSIONS_PER_TURN = 64
+"""Versions that are dropped before other tasks run."""
 
 _log = get_logger("lithify.catalog")
 
@@ -96,7 +98,7 @@ class CatalogFollower:
                 turn += 1
                 if turn % UPDATES_PER_TURN == 0:
                     await asyncio.sleep(0)
-        self._trim(head.snapshot)
+        await self._trim(head.snapshot)
         self._after = head.revision
 
     async def run(self) -> None:
@@ -134,7 +136,7 @@ class CatalogFollower:
                 if isinstance(event, LoggedUpdate):
                     self._apply(event, replayed=False)
                 else:
-                    self._follow_snapshot(event)
+                    await self._follow_snapshot(event)
 
     def _apply(self, logged: LoggedUpdate, *, replayed: bool) -> None:
         before = self._versions.latest
@@ -161,12 +163,22 @@ class CatalogFollower:
         self._announce(before, after, update, replayed=replayed)
         self.applied.advance(after.version)
 
-    def _follow_snapshot(self, moved: SnapshotMoved) -> None:
+    async def _follow_snapshot(self, moved: SnapshotMoved) -> None:
         latest = self._versions.latest.version
         if moved.version > latest:
             raise _Behind(f"snapshot {moved.version} follows version {latest}")
-        self._trim(moved.version)
+        await self._trim(moved.version)
 
-    def _trim(self, snapshot: int) -> None:
-        if self._versions.earliest.version < snapshot:
+    async def _trim(self, snapshot: int) -> None:
+        """Drop the versions below a snapshot."""
+        # Memory of many catalogs is freed a few at a time: all at once delays every other task.
+        dropped = []
+        for version in range(self._versions.earliest.version, snapshot):
+            dropped.append(self._versions.at_version(version))
+            if version % VERSIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        if dropped:
             self._versions.replace(self._versions.at_version(snapshot))
+        while dropped:
+            del dropped[-VERSIONS_PER_TURN:]
+            await asyncio.sleep(0)

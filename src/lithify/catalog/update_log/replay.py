@@ -45,7 +45,7 @@ __all__ = [
     "replay_from",
 ]
 
-BATCH_ROWS = 128
+BATCH_ROWS = 64
 """Updates per read; small, so that reads of the log do not delay other requests."""
 
 

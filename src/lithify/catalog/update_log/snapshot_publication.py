@@ -69,7 +69,7 @@ TRIES_MAX = 8
 CHUNKS_MAX = OPERATIONS_MAX - 2
 """The switch compares each of them and the pointer, and puts the pointer."""
 DELETE_KEYS_MAX = 128
-FOLD_UPDATES = 16
+FOLD_UPDATES = 4
 """Updates applied before other tasks run."""
 
 

@@ -199,6 +199,33 @@ def test_a_node_far_behind_catches_up_from_the_snapshot() -> None:
     with_nodes(story)
 
 
+def test_a_node_whose_start_a_newer_snapshot_overtakes_repeats_nothing() -> None:
+    async def story(nodes: Nodes) -> None:
+        store = nodes.cluster.node()
+        ahead = await nodes.started()
+        await create(ahead, "a")
+
+        async def overtaken(request: str, moment: Moment) -> None:
+            if (request, moment) == ("get", Moment.AFTER):  # it knows the newest version
+                store.gate = None
+                for name in "bcd":
+                    await create(ahead, name)
+                await ahead.snapshot(4)
+
+        store.gate = overtaken
+        heard = Heard()
+        starting = nodes.manager(store)
+        starting.listen(heard, replayed=True)
+        await starting.start()
+        await starting.wait_ready(5)
+        await create(starting, "e")
+        await starting.wait_ready(6)
+        assert heard.versions == [4, 5, 6]
+        assert starting.versions.latest == ahead.versions.latest
+
+    with_nodes(story)
+
+
 def test_a_node_behind_the_floor_without_a_snapshot_misses_and_repeats_nothing() -> None:
     async def story(nodes: Nodes) -> None:
         store = nodes.cluster.node()

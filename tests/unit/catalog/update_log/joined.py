@@ -28,5 +28,5 @@ class Joined:
         return cut(self._text)
 
 
-def cut(text: bytes) -> list[bytes]:
-    return [text[start : start + CHUNK_BYTES] for start in range(0, len(text), CHUNK_BYTES)]
+def cut(text: bytes, size_bytes: int = CHUNK_BYTES) -> list[bytes]:
+    return [text[start : start + size_bytes] for start in range(0, len(text), size_bytes)]

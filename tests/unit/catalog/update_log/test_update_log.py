@@ -21,7 +21,7 @@ from lithify.catalog.update_log.format import (
     parse_update_key,
     update_key,
 )
-from lithify.catalog.update_log.replay import LoggedSnapshot, LoggedUpdate
+from lithify.catalog.update_log.replay import BATCH_ROWS, LoggedSnapshot, LoggedUpdate
 from lithify.catalog.update_log.update_log import SnapshotMoved, UpdateLog
 from lithify.clock import ManualClock
 from lithify.errors import OUTCOME_UNKNOWN
@@ -263,7 +263,7 @@ def test_a_replay_that_a_snapshot_overtakes_continues_from_it() -> None:
 
         reading.gate = overtaken
         versions = [version for version, _ in await replayed(log_of(reading))]
-        assert versions == [*range(1, 129), *range(190, 201)]
+        assert versions == [*range(1, BATCH_ROWS + 1), *range(190, 201)]
 
     run(story())
 
