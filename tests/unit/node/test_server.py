@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -15,11 +16,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lithify.clock import ManualClock
+from lithify.errors import InvalidInput
 from lithify.fs import LocalFileSystem
+from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node import Node
 from lithify.node.server import CannotListen, authority, maintain_files
 from lithify.node.settings import NodeSettings
 from lithify.pulsar.wire import wire_pb2 as wire
+from lithify.raft.kv.machine import KvMachine, kv_machine
+from lithify.raft.node.identity import stored_owner
 from lithify.settings import Durability
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
@@ -266,3 +271,74 @@ def test_a_serving_node_looks_after_its_topics_by_itself(tmp_path: Path) -> None
                     await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))
+
+
+def test_the_raft_node_of_the_process_is_open_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.node.server.cluster_parts", lambda _: kv_machine)
+    names = set()
+
+    async def story() -> None:
+        with open_node(tmp_path, tick_ms=20) as node:
+            async with serving(node):
+                owner = stored_owner(node.fs, str(tmp_path / "data" / "raft"))
+                assert owner is not None
+                names.add(owner)
+                assert "lithify-cluster" in {thread.name for thread in threading.enumerate()}
+            assert "lithify-cluster" not in {thread.name for thread in threading.enumerate()}
+
+    asyncio.run(story())
+    asyncio.run(story())
+    assert len(names) == 1, "the name is drawn once"
+
+
+def test_a_raft_directory_of_another_node_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.node.server.cluster_parts", lambda _: kv_machine)
+
+    async def story(name: str) -> None:
+        with open_node(tmp_path, node=name) as node:
+            async with serving(node):
+                pass
+
+    asyncio.run(story("n1"))
+    with pytest.raises(InvalidInput, match="belongs to node n1 of cluster lithify, not to n2"):
+        asyncio.run(story("n2"))
+
+
+class Failing(KvMachine):
+    """Does not understand what was committed."""
+
+    def query(self, *_: Any) -> bytes:
+        raise RuntimeError("no such query")
+
+
+def test_a_raft_node_that_fails_stops_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lithify.node.server.cluster_parts", lambda _: lambda _: Failing())
+    opened: list[ClusterThread] = []
+    start = ClusterThread.start
+
+    def started(cluster: ClusterThread) -> None:
+        opened.append(cluster)
+        start(cluster)
+
+    monkeypatch.setattr(ClusterThread, "start", started)
+
+    async def story() -> None:
+        with open_node(tmp_path, tick_ms=20) as node:
+            stop = asyncio.Event()
+            ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(node.serve(stop=stop, ready=ready.set_result))
+            await ready
+            [cluster] = opened
+            with suppress(Exception):
+                await asyncio.wrap_future(cluster.call(lambda: cluster.node.read("metastore", b"")))
+            await asyncio.wait_for(task, PROCESS_S_MAX)
+
+    with pytest.raises(RuntimeError, match="no such query"):
+        asyncio.run(story())
+    assert "the Raft node of the process has failed" in caplog.text

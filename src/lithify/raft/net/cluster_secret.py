@@ -18,7 +18,7 @@ gets no proof to guess secrets with.
 
 A proof says who has connected. It does not protect what is sent afterwards from a stranger on the
 network between the nodes: that takes TLS. A secret has at least `SECRET_BYTES_MIN` bytes, because
-a stranger who reads the network can try secrets. Pure.
+a stranger on the network gets proofs to try secrets with. Pure.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,18 @@ async def get(node: RaftNode, key: bytes, group: str = "default", *, local: bool
     return kv.parse_reply(reply).value
 
 
+def leader_of(node: RaftNode, group: str = "default") -> str:
+    return node.groups[group].leader
+
+
+def has_snapshot(node: RaftNode, group: str) -> bool:
+    return bool(node.groups[group].overview()["snapshot_index"])
+
+
+def note(heard: list[tuple[str, int]], _: str, leader: str, term: int) -> None:
+    heard.append((leader, term))
+
+
 class Loud(KvMachine):
     """Another machine: its answers are louder."""
 
@@ -103,7 +116,7 @@ def test_each_group_has_the_machine_of_its_name_also_after_a_restart(tmp_path: P
             node = RaftNode(alone(tmp_path), LocalFileSystem(), machine_of)
             stop = asyncio.Event()
             task = asyncio.create_task(node.run(stop, lambda _: None))
-            await until(lambda node=node: node.groups["default"].leader)
+            await until(partial(leader_of, node))
             if "loud" not in node.groups:
                 node.create("loud", ["n1"])
                 with pytest.raises(InvalidInput, match="no machine for group unknown"):
@@ -113,7 +126,7 @@ def test_each_group_has_the_machine_of_its_name_also_after_a_restart(tmp_path: P
             assert (await node.read("default", b"")).reply != b"LOUD "
             node.groups["loud"].take_snapshot()
             node.mark(node.groups["loud"])
-            await until(lambda node=node: node.groups["loud"].overview()["snapshot_index"])
+            await until(partial(has_snapshot, node, "loud"))
             stop.set()
             await task
             assert sorted(node.groups) == ["default", "loud"], "nothing of the unknown one"
@@ -178,6 +191,7 @@ def test_listeners_hear_of_leaders_and_of_what_is_applied(tmp_path: Path) -> Non
             await until(lambda: node.groups["default"].leader)
             node.listeners.on_leader(lambda *given: leaders.append(given))
             assert leaders == [("default", "n1", 1)], "who leads already"
+            await put(node, b"k", b"v")
             group = node.groups["default"]
             node.listeners.on_applied(lambda name: applied.append(node.groups[name].applied_index))
             before = group.applied_index
@@ -253,9 +267,7 @@ def test_members_forward_to_the_leader_and_come_and_go(
         ):
             for node in (two, three):
                 name = node.identity.node
-                node.listeners.on_leader(
-                    lambda _, leader, term, name=name: heard[name].append((leader, term))
-                )
+                node.listeners.on_leader(partial(note, heard[name]))
             await one.add_member("n2", str(two.transport.address), voter=True)
             await until(lambda: "default" in two.groups and two.groups["default"].leader)
             # The leader changes the members, whoever is asked.
