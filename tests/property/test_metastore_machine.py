@@ -66,6 +66,9 @@ class Member:
     def trim(self) -> None:
         """Take a snapshot: from here on only live entries are in the log."""
         live = set(self.machine.live_indexes(self.state))
+        columns, visible = self.state.revisions, self.state.visible_values
+        # So every member has the same ones at an index, however it has purged before.
+        assert live == {columns.places[row] for row in range(len(columns)) if visible(row)}
         assert live <= self.log.keys()
         assert not live & self.dead
         self.dead |= self.log.keys() - live

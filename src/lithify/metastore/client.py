@@ -4,8 +4,8 @@
         metastore = MetastoreClient(raft)
         await metastore.transact(Transaction(then=(Put(b"colour", b"red"),)))
 
-It has no watches: those are answered from the state of a node (`local_metastore.py`). Errors are
-those of `requests.py`. One event loop.
+It has no watches and no safe time: those need the state of a node (`local_metastore.py`). A local
+read is answered as any other. Errors are those of `requests.py`. One event loop.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ LithifyError
 ├── RevisionNotReached      (also InvalidInput) a revision that does not exist yet
 ├── LeaseFull               (also InvalidInput) more keys than a lease can have
 ├── LeaseNotFound           the lease has expired, was revoked, or never existed
-└── MetastoreUnavailable    no leader answered in time; nothing was changed
+└── MetastoreUnavailable    no member could serve the request; nothing was changed
 
 A transaction whose outcome is not known raises `MayHaveHappened` or `OutcomeUnknown` of the Raft
 packages.
@@ -66,7 +66,7 @@ class LeaseNotFound(LithifyError):
 
 
 class MetastoreUnavailable(LithifyError):
-    """No leader answered in time; nothing was changed."""
+    """No member could serve the request: no leader in time, or none here; nothing was changed."""
 
     exit_code = UNREACHABLE
 

@@ -11,6 +11,9 @@ are dead from the start.
 - A transaction is checked as a whole, leases included, before it changes anything.
 - COMPACT only raises the floor. Each member removes what is below it by `purge` at its own times,
   so members retain different revisions; answers and decisions depend on the floor alone.
+- A snapshot depends on its index alone, because `live_indexes` completes the purge. A member that
+  gets the snapshot of another one is sent live entries only above the index that it has applied: of
+  those below, it must have all that the other one calls live.
 - REWRITE moves a revision to the head of the log. Its values are compared with the digests of all
   values of the revision that can be read, so no client can change a value with it. A member that
   has not purged the other values yet keeps their rows, but nothing reads those.
@@ -51,6 +54,9 @@ __all__ = ["CLOCK_MS_MAX", "MetastoreMachine"]
 
 CLOCK_MS_MAX = 2**46
 """A later clock counts as this one, the year 4199: half of all timestamps remain above it."""
+
+PURGED_AT_ONCE = 2**16
+"""Changes that one step of a purge for a snapshot examines."""
 
 # As plain numbers: comparing with a member of an `IntEnum` takes ten times as long.
 _TRANSACTION = int(CommandKind.TRANSACTION)
@@ -134,7 +140,12 @@ class MetastoreMachine:
     # --- the log ----------------------------------------------------------------------------
 
     def live_indexes(self, state: MetastoreState) -> LiveSet:
-        """The places of all revisions that have a value."""
+        """The places of all revisions that have a value which can be read.
+
+        It completes the purge, which has little to do if each member purges all the time.
+        """
+        while not purge_state(state, PURGED_AT_ONCE).finished:
+            pass
         return state.live.live_set()
 
     def rewrite_command(self, state: MetastoreState, index: int, command: bytes) -> bytes | None:

@@ -4,11 +4,14 @@
         ...
 
 1. Every `CHECK_S` the leader proposes to end the leases that were not kept (`lease_expiry.py`).
-2. Each member removes what no read above the floor can see, `PURGE_CHANGES` at a time, and lets
-   other work of the loop run in between. Reads below the floor that have begun and need an entry
-   that is gone are repeated, and then refused.
+2. Each member removes what no read above the floor can see, `PURGE_CHANGES` at a time, and leaves
+   the loop to other work for as long in between.
+3. When it has removed as many values and tombstones as it still has, and at least `REMOVED_MIN`,
+   it takes a snapshot of the group: only a snapshot makes the entries of removed values go. Other
+   snapshots follow commands, which may not come for a long time. They complete the purge, so they
+   are fast if this was in time.
 
-One event loop, that of the Raft node.
+An error here stops the node, as an error of the group does. One event loop, that of the Raft node.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.lease_expiry import CHECK_S, LeaseExpiry
-from lithify.raft.errors import GroupAbsent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,16 +29,18 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.metastore.local_metastore import LocalMetastore
 
-__all__ = ["maintained"]
+__all__ = ["MetastoreMaintenance", "maintained"]
 
 PURGE_CHANGES = 500
 """Changes that one batch examines: about a millisecond."""
+PURGE_PAUSE_S = 0.001
+REMOVED_MIN = 1000
 
 
 @asynccontextmanager
 async def maintained(metastore: LocalMetastore, clock: Clock) -> AsyncIterator[None]:
     """Maintain the metastore while the block runs."""
-    task = asyncio.create_task(_maintain(metastore, LeaseExpiry(clock)))
+    task = asyncio.create_task(_repeat(metastore, MetastoreMaintenance(metastore, clock)))
     try:
         yield
     finally:
@@ -44,10 +49,38 @@ async def maintained(metastore: LocalMetastore, clock: Clock) -> AsyncIterator[N
             await task
 
 
-async def _maintain(metastore: LocalMetastore, expiry: LeaseExpiry) -> None:
+async def _repeat(metastore: LocalMetastore, maintenance: MetastoreMaintenance) -> None:
+    pause_s = CHECK_S
     while True:
-        with suppress(GroupAbsent):  # The node has not joined yet, or was removed.
-            metastore.propose_all(expiry.check(metastore.state.leases, metastore.leading_term))
-            while not metastore.purge(PURGE_CHANGES):
-                await asyncio.sleep(0)
-        await asyncio.sleep(CHECK_S)
+        with metastore.node.guarded():
+            pause_s = maintenance.step()
+        await asyncio.sleep(pause_s)
+
+
+class MetastoreMaintenance:
+    """The steps; see the module."""
+
+    def __init__(self, metastore: LocalMetastore, clock: Clock) -> None:
+        self._metastore = metastore
+        self._expiry = LeaseExpiry(clock)
+        self._removed = 0
+        """Values and tombstones, since the last snapshot that was asked for here."""
+
+    def step(self) -> float:
+        """Do a bounded part of the work; the seconds until the next step."""
+        metastore = self._metastore
+        try:
+            state, leading_term = metastore.state, metastore.leading_term
+        except MetastoreUnavailable:
+            # The node has not joined yet, or was removed.
+            return CHECK_S
+        metastore.propose_all(self._expiry.check(state.leases, leading_term))
+        purged = metastore.purge(PURGE_CHANGES)
+        self._removed += purged.removed
+        if purged.examined and not purged.finished:
+            return PURGE_PAUSE_S
+        if self._removed >= max(REMOVED_MIN, state.keys.row_count):
+            metastore.group.take_snapshot()
+            metastore.node.mark(metastore.group)
+            self._removed = 0
+        return CHECK_S

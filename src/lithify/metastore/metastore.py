@@ -22,8 +22,8 @@ A **lease** is an id with a time to live. Keys put with it are deleted when it e
 or was not kept for its time to live. A holder counts that time from before it sent the request, so
 it stops believing in a lease before the store ends it.
 
-Three implementations: on a node (`local_metastore.py`), over the network (`client.py`), and in
-memory for tests of what uses it (`testing/memory_metastore.py`).
+Two implementations: on a node (`local_metastore.py`), and in memory for tests of what uses it
+(`testing/memory_metastore.py`). `client.py` has its requests over the network, without watches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KeyValue:
     revision: int
     """The revision that set the value."""
     timestamp: int
-    """Of that revision; 0 if that revision is compacted."""
+    """Of that revision."""
     lease: int = 0
 
 
@@ -79,7 +79,7 @@ class Rows:
     """The time of the store when it was read."""
     rows: tuple[KeyValue, ...]
     more: bool = False
-    """There are more keys, after the last one."""
+    """There may be more keys, after the last one; then there is at least one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Metastore(Protocol):
     async def range(
         self, start: bytes, end: bytes, *, revision: int = 0, limit: int = 0, local: bool = False
     ) -> Rows:
-        """The keys of a range; `limit` 0 is no limit. A large answer has `more`."""
+        """The first keys of a range; `limit` 0 is no limit. A large answer has `more`."""
 
     async def transact(self, transaction: Transaction) -> Outcome:
         """Execute a transaction; durable on a majority when it returns."""

@@ -4,17 +4,26 @@
 one has a command applied, one answers a query. So a node and a client over the network share it.
 
 `MayHaveHappened` says that the outcome of a command is unknown; `MetastoreUnavailable`, that no
-leader was found and nothing was done. One event loop.
+member that could serve the request was found, and nothing was done.
+
+A page of a range may have no rows, if all keys that were examined for it are absent at its
+revision. Then the next page is read at once, at the same revision. So an answer that has `more` has
+a last row, after which the caller can continue.
+
+One event loop.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lithify.errors import InvalidInput
 from lithify.metastore import format as commands
 from lithify.metastore import reply_format as replies
-from lithify.metastore.errors import LeaseNotFound, MetastoreUnavailable
-from lithify.raft.net.client_operations import NoAnswer
+from lithify.metastore.errors import MetastoreUnavailable, RevisionCompacted
+from lithify.metastore.transaction import check_key
+from lithify.raft.errors import GroupAbsent
+from lithify.raft.net.client_operations import GroupNotFound, NoAnswer
 
 if TYPE_CHECKING:
     from lithify.metastore.metastore import KeyValue, Lease, Outcome, Rows
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
     from lithify.metastore.transaction import Transaction
 
 __all__ = ["MetastoreAccess", "MetastoreRequests"]
+
+_NOTHING_DONE = (NoAnswer, GroupAbsent, GroupNotFound)
 
 
 class MetastoreAccess(Protocol):
@@ -42,15 +53,36 @@ class MetastoreRequests:
 
     async def get(self, key: bytes, *, revision: int = 0, local: bool = False) -> KeyValue | None:
         """A key at a revision, or at the newest one; None if it is absent there."""
-        query = replies.encode_get(key, revision)
+        check_key(key)
+        query = replies.encode_get(key, _checked_number("revision", revision))
         return replies.parse_row(await self._read(query, revision, local=local))
 
     async def range(
         self, start: bytes, end: bytes, *, revision: int = 0, limit: int = 0, local: bool = False
     ) -> Rows:
-        """The keys of a range; `limit` 0 is no limit. A large answer has `more`."""
-        query = replies.encode_range(start, end, revision, limit)
-        return replies.parse_rows(await self._read(query, revision, local=local)).rows
+        """The keys of a range; `limit` 0 is no limit. A large answer has `more`, and rows."""
+        check_key(start)
+        check_key(end)
+        _checked_number("revision", revision)
+        _checked_number("limit", limit)
+        while True:
+            try:
+                return await self._rows(start, end, revision, limit, local=local)
+            except RevisionCompacted:
+                if revision:
+                    raise
+                # The floor has passed what was the newest revision when the first page was read.
+
+    async def _rows(
+        self, start: bytes, end: bytes, revision: int, limit: int, *, local: bool
+    ) -> Rows:
+        """The first page that has rows, or the last page."""
+        while True:
+            query = replies.encode_range(start, end, revision, limit)
+            page = replies.parse_rows(await self._read(query, revision, local=local))
+            if page.rows.rows or not page.next_start:
+                return page.rows
+            start, revision = page.next_start, page.rows.revision
 
     async def transact(self, transaction: Transaction) -> Outcome:
         """Execute a transaction; durable on a majority when it returns."""
@@ -70,10 +102,7 @@ class MetastoreRequests:
 
     async def revoke_lease(self, lease: int) -> None:
         """End a lease, and delete its keys; no change if it has ended."""
-        try:
-            await self._propose(commands.encode_revoke(lease))
-        except LeaseNotFound:
-            return
+        await self._propose(commands.encode_revoke(lease))
 
     async def leases(self) -> list[Lease]:
         """All leases."""
@@ -96,7 +125,7 @@ class MetastoreRequests:
     async def _propose(self, command: bytes, revision: int = 0) -> MetastoreReply:
         try:
             data = await self._access.propose(command)
-        except NoAnswer as error:
+        except _NOTHING_DONE as error:
             raise MetastoreUnavailable(str(error)) from error
         return _checked(data, revision)
 
@@ -105,9 +134,15 @@ class MetastoreRequests:
     ) -> MetastoreReply:
         try:
             data = await self._access.read(query, local=local)
-        except NoAnswer as error:
+        except _NOTHING_DONE as error:
             raise MetastoreUnavailable(str(error)) from error
         return _checked(data, revision)
+
+
+def _checked_number(what: str, number: int) -> int:
+    if not 0 <= number < 2**63:
+        raise InvalidInput(f"{what} is {number}, must be from 0 to 2**63 - 1")
+    return number
 
 
 def _checked(data: bytes, revision: int) -> MetastoreReply:

@@ -35,6 +35,7 @@ __all__ = [
     "Operation",
     "Put",
     "Transaction",
+    "check_key",
     "prefix_range",
 ]
 
@@ -53,7 +54,7 @@ class Condition(IntEnum):
     ABSENT = 0
     PRESENT = 1
     REVISION = 2
-    """The key was last changed by this revision."""
+    """The key has a value that this revision has set; 0 holds for an absent key."""
     REVISION_AT_MOST = 3
     """The key is absent, or was last changed by this revision or an earlier one."""
     VALUE = 4
@@ -70,7 +71,7 @@ class Compare:
     value: bytes = b""
 
     def __post_init__(self) -> None:
-        _check_key(self.key)
+        check_key(self.key)
         _check_value(self.key, self.value)
         if not 0 <= self.revision < 2**63:
             raise InvalidInput(f"revision {self.revision} must be from 0 to 2**63 - 1")
@@ -85,7 +86,7 @@ class Put:
     lease: int = 0
 
     def __post_init__(self) -> None:
-        _check_key(self.key)
+        check_key(self.key)
         _check_value(self.key, self.value)
 
 
@@ -96,7 +97,7 @@ class Delete:
     key: bytes
 
     def __post_init__(self) -> None:
-        _check_key(self.key)
+        check_key(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class DeleteRange:
 
     def __post_init__(self) -> None:
         for key in (self.start, self.end):
-            _check_key(key)
+            check_key(key)
         if not 1 <= self.keys_max <= OPERATIONS_MAX:
             raise InvalidInput(f"keys_max is {self.keys_max}, must be from 1 to {OPERATIONS_MAX}")
 
@@ -145,7 +146,8 @@ def _size(part: Compare | Operation) -> int:
     return len(part.key) + (0 if isinstance(part, Delete) else len(part.value))
 
 
-def _check_key(key: bytes) -> None:
+def check_key(key: bytes) -> None:
+    """Raise `InvalidInput` if a key is too long."""
     if len(key) > KEY_BYTES_MAX:
         raise InvalidInput(f"key {key[:40]!r}… has {len(key)} bytes, at most {KEY_BYTES_MAX} fit")
 

@@ -198,7 +198,7 @@ class MemoryState:
             case Condition.PRESENT:
                 return found is not None
             case Condition.REVISION:
-                return found is not None and found.revision == compare.revision
+                return (0 if found is None else found.revision) == compare.revision
             case Condition.REVISION_AT_MOST:
                 return found is None or newest <= compare.revision
             case Condition.VALUE:

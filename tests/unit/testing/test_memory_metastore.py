@@ -81,6 +81,8 @@ def test_keys_are_read_at_every_revision_above_the_floor() -> None:
         (Compare(b"b", Condition.PRESENT), False),
         (Compare(b"a", Condition.REVISION, 1), True),
         (Compare(b"a", Condition.REVISION, 2), False),
+        (Compare(b"a", Condition.REVISION, 0), False),
+        (Compare(b"b", Condition.REVISION, 0), True),
         (Compare(b"a", Condition.REVISION_AT_MOST, 1), True),
         (Compare(b"b", Condition.REVISION_AT_MOST, 0), True),
         (Compare(b"a", Condition.REVISION_AT_MOST, 0), False),

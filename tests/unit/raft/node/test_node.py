@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from lithify.raft.machine import CommandBatch
+    from lithify.raft.machine import CommandBatch, Machine
     from lithify.raft.net.transport import Tls
 
 
@@ -49,7 +49,7 @@ def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> 
 @asynccontextmanager
 async def running(
     given: RaftNodeSettings,
-    make_machine: Callable[[], KvMachine] = KvMachine,
+    make_machine: Callable[[], Machine[Any]] = KvMachine,
     fs: LocalFileSystem | None = None,
 ) -> AsyncIterator[RaftNode]:
     node = RaftNode(given, fs or LocalFileSystem(), lambda _: make_machine())
