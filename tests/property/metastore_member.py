@@ -1,7 +1,8 @@
 """The metastore of a simulated member: its requests, its watcher, its lease, and its machine.
 
-The code is that of a node (`LocalMetastore`, `MetastoreMaintenance`, `HeldLease`); the world carries its
-requests. Everything asynchronous runs in one event loop without timers, which the world turns.
+The code is that of a node (`LocalMetastore`, `MetastoreMaintenance`, `HeldLease`); the world
+carries its requests. Everything asynchronous runs in one event loop without timers, which the world
+turns.
 """
 
 from __future__ import annotations
