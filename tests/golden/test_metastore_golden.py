@@ -12,6 +12,7 @@ from lithify.metastore import format as kv
 from lithify.metastore import reply_format as replies
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.metastore import KeyValue, Lease
+from lithify.metastore.purge import Superfluous
 from lithify.metastore.transaction import (
     Compare,
     Condition,
@@ -51,6 +52,7 @@ def commands() -> dict[str, bytes]:
         "expire": kv.encode_expire(258, 3),
         "time": kv.encode_time(),
         "compact": kv.encode_compact(258),
+        "compact_if_unchanged": kv.encode_compact_if_unchanged(258, b"hold/", 772),
         "rewrite": kv.encode_rewrite(772, 258, [(b"key", b"value", 3)]),
     }
 
@@ -90,6 +92,8 @@ def written() -> str:
         "next-start": replies.encode_next_start(b"next"),
         "revision": replies.encode_revision(*REVISION),
         "lease-rows": replies.encode_lease_rows([Lease(258, 10_000, 3)]),
+        "count": replies.encode_superfluous_query(258, 259, 3),
+        "superfluous": replies.encode_superfluous(Superfluous(1, 2, 3, 4, 259, 6)),
         "store-status": replies.encode_store_status(status),
     }
     for number, piece in enumerate(MetastoreMachine().save(state())):
@@ -115,6 +119,7 @@ def test_commands_of_version_1_are_still_understood() -> None:
     assert otherwise == [(3, b"a", b"b", 5)]
     assert kv.parse_rewrite(found["rewrite"]) == (772, 258, [(1, b"key", b"value", 3)])
     assert kv.parse_numbers(kv.EXPIRE, found["expire"]) == (258, 3)
+    assert kv.parse_compact_if_unchanged(found["compact_if_unchanged"]) == (258, 772, b"hold/")
     for name, number in (("grant", 10_000), ("keep", 258), ("revoke", 258), ("compact", 258)):
         assert kv.parse_numbers(kv.KIND_AND_NUMBER, found[name]) == (number,)
 

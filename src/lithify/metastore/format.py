@@ -18,6 +18,7 @@ later version of a command gets another kind.
     COMPACT      8  revision, the new floor
     REWRITE      8  place   8  revision   2  values
                  of each value: as an operation PUT
+    COMPACT_IF_UNCHANGED  8  revision   8  since   the prefix of the keys that must be unchanged
 
 A digest is that of `raft/kv/format.py`: values with equal digests are equal.
 
@@ -62,6 +63,7 @@ __all__ = [
     "ParsedCompare",
     "ParsedOperation",
     "encode_compact",
+    "encode_compact_if_unchanged",
     "encode_expire",
     "encode_grant",
     "encode_keep",
@@ -69,6 +71,7 @@ __all__ = [
     "encode_rewrite",
     "encode_time",
     "encode_transaction",
+    "parse_compact_if_unchanged",
     "parse_numbers",
     "parse_rewrite",
     "parse_transaction",
@@ -106,6 +109,7 @@ class CommandKind(IntEnum):
     TIME = 6
     COMPACT = 7
     REWRITE = 8
+    COMPACT_IF_UNCHANGED = 9
 
 
 class OperationKind(IntEnum):
@@ -200,6 +204,14 @@ def encode_compact(revision: int) -> bytes:
     return _numbered(CommandKind.COMPACT, "revision", revision)
 
 
+def encode_compact_if_unchanged(revision: int, prefix: bytes, since: int) -> bytes:
+    """Raise the floor, unless a key with this prefix was put after a revision."""
+    _check_number("revision", revision)
+    _check_number("revision", since)
+    kind = CommandKind.COMPACT_IF_UNCHANGED
+    return EXPIRE.pack(kind, revision, since) + prefix
+
+
 def encode_rewrite(place: int, revision: int, values: Sequence[tuple[bytes, bytes, int]]) -> bytes:
     """Write values of a revision again, if they are still at this place: (key, value, lease)."""
     head = REWRITE.pack(CommandKind.REWRITE, place, revision, len(values))
@@ -207,9 +219,13 @@ def encode_rewrite(place: int, revision: int, values: Sequence[tuple[bytes, byte
 
 
 def _numbered(kind: int, what: str, number: int) -> bytes:
+    _check_number(what, number)
+    return KIND_AND_NUMBER.pack(kind, number)
+
+
+def _check_number(what: str, number: int) -> None:
     if not 0 <= number < 2**63:
         raise InvalidInput(f"{what} {number} must be from 0 to 2**63 - 1")
-    return KIND_AND_NUMBER.pack(kind, number)
 
 
 def parse_transaction(command: bytes) -> ParsedTransaction:
@@ -287,6 +303,14 @@ def parse_numbers(layout: struct.Struct, command: bytes) -> tuple[int, ...]:
     if len(command) != layout.size:
         _refuse("command", command)
     return layout.unpack(command)[1:]
+
+
+def parse_compact_if_unchanged(command: bytes) -> tuple[int, int, bytes]:
+    """(revision, since, prefix)."""
+    if not 0 <= len(command) - EXPIRE.size <= KEY_BYTES_MAX:
+        _refuse("command", command)
+    _, revision, since = EXPIRE.unpack_from(command)
+    return revision, since, command[EXPIRE.size :]
 
 
 def parse_rewrite(command: bytes) -> tuple[int, int, list[ParsedOperation]]:

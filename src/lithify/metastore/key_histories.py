@@ -124,6 +124,14 @@ class KeyHistories:
         row = KeyRow._make(ROW.unpack_from(history, (count - 1) * _ROW_BYTES))
         return None if row.is_tombstone else row
 
+    def before(self, key: bytes, revision: int) -> KeyRow | None:
+        """The last row of a key below a revision."""
+        history = self.rows.get(key)
+        count = 0 if history is None else _rows_through(history, revision - 1)
+        if history is None or not count:
+            return None
+        return KeyRow._make(ROW.unpack_from(history, (count - 1) * _ROW_BYTES))
+
     def following(self, key: bytes, revision: int) -> tuple[KeyRow, int] | None:
         """The row of exactly this revision, and the key's next revision, 0 if there is none."""
         history = self.rows.get(key)

@@ -143,11 +143,6 @@ class LocalMetastore(MetastoreRequests):
         while GROUP not in self.node.groups:
             await asyncio.sleep(TIME_AGAIN_S)
 
-    async def wait_purged(self) -> None:
-        """Return when this member has removed what is below its floor (`maintenance.py`)."""
-        while self.state.purged_floor < self.state.floor:
-            await asyncio.sleep(TIME_AGAIN_S)
-
     def purge(self, changes_max: int) -> Purged:
         """Remove some of what no read above the floor can see, unless a read needs it.
 

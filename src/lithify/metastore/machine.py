@@ -40,6 +40,7 @@ from lithify.metastore.state import MetastoreState, StoredLease
 from lithify.metastore.transaction import LEASE_KEYS_MAX, Condition
 from lithify.raft.kv.format import digest_of
 from lithify.raft.machine import CommandBatch
+from lithify.raft.ordered_keys import prefix_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,11 +51,13 @@ if TYPE_CHECKING:
     from lithify.metastore.state import ChangesByKey
     from lithify.raft.machine import Effect, Meta, QueryRead
 
-__all__ = ["CLOCK_MS_MAX", "MetastoreMachine"]
+__all__ = ["CLOCK_MS_MAX", "GUARDS_MAX", "MetastoreMachine"]
 
 CLOCK_MS_MAX = 2**46
 """A later clock counts as this one, the year 4199: half of all timestamps remain above it."""
 
+GUARDS_MAX = 1024
+"""Keys that one COMPACT_IF_UNCHANGED examines; with more it changes nothing."""
 PURGED_AT_ONCE = 2**16
 """Changes that one step of a purge for a snapshot examines."""
 
@@ -84,6 +87,7 @@ class MetastoreMachine:
             int(CommandKind.TIME): _tick,
             int(CommandKind.COMPACT): _compact,
             int(CommandKind.REWRITE): _rewrite,
+            int(CommandKind.COMPACT_IF_UNCHANGED): _compact_if_unchanged,
         }
 
     def init(self) -> MetastoreState:
@@ -320,6 +324,20 @@ def _tick(state: MetastoreState, command: bytes, _index: int, clock: int) -> byt
 def _compact(state: MetastoreState, command: bytes, _index: int, clock: int) -> bytes:
     (revision,) = wire.parse_numbers(wire.KIND_AND_NUMBER, command)
     _advance(state, clock)
+    return _raise_floor(state, revision)
+
+
+def _compact_if_unchanged(state: MetastoreState, command: bytes, _index: int, clock: int) -> bytes:
+    revision, since, prefix = wire.parse_compact_if_unchanged(command)
+    _advance(state, clock)
+    present = state.keys.present(prefix, prefix_end(prefix))
+    guards = list(islice(present, GUARDS_MAX + 1))
+    if len(guards) > GUARDS_MAX or any(state.keys.newest[key] > since for key in guards):
+        return _reply(_DONE, 0, state.floor, state.time)
+    return _raise_floor(state, revision)
+
+
+def _raise_floor(state: MetastoreState, revision: int) -> bytes:
     if revision > state.revision:
         return _reply(MetastoreOutcome.NOT_REACHED, 0, state.revision, state.time)
     if revision > state.floor:

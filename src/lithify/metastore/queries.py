@@ -21,6 +21,7 @@ from lithify.errors import ProtocolError
 from lithify.metastore import reply_format as wire
 from lithify.metastore.format import NUMBER, values_of
 from lithify.metastore.metastore import KeyValue, Lease
+from lithify.metastore.purge import count_superfluous
 from lithify.metastore.reply_format import REPLY, MetastoreOutcome, QueryKind, StoreStatus
 from lithify.raft.machine import QueryRead
 
@@ -34,6 +35,8 @@ __all__ = ["answer"]
 
 EXAMINED_MAX = 10_000
 """Keys or changes for one page: about 10 ms of the thread that all groups share."""
+COUNTED_MAX = 2000
+"""Changes for one page of a count: each of them searches a key's history."""
 ENTRIES_BYTES_MAX = 8 * 2**20
 """Commands that are read for one page."""
 
@@ -58,6 +61,9 @@ def answer(state: MetastoreState, query: bytes) -> bytes | QueryRead:
         return _head(state) + wire.encode_lease_rows(leases)
     if kind == QueryKind.STATUS and len(query) == 1:
         return _head(state) + wire.encode_store_status(_status(state))
+    if kind == QueryKind.SUPERFLUOUS:
+        page = count_superfluous(state, *wire.parse_asked_superfluous(query), COUNTED_MAX)
+        return _head(state) + wire.encode_superfluous(page)
     raise ProtocolError(f"a query of {len(query)} bytes is of no known kind")
 
 

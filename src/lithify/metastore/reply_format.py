@@ -7,6 +7,7 @@ Numbers are little-endian. A query begins with its kind, 1 byte:
     CHANGES      8  after   4  maximum of revisions   4  maximum of bytes   2 and 2   start   end
     LEASES       8  leases above this id
     STATUS       nothing
+    SUPERFLUOUS  8  floor   8 and 8  where to continue: revision, change; 0 for the first page
 
 A reply:
 
@@ -20,6 +21,7 @@ A reply:
              CHANGES:  8  through: all revisions up to this one were sent; then revisions
              GRANT, KEEP, LEASES: leases: 8 id, 8 time to live in milliseconds, 8 generation
              STATUS:   8 bytes each of `StoreStatus`
+             SUPERFLUOUS: 8 bytes each of `Superfluous`
     a row       2  length of the key   4  of the value   8  revision   8  timestamp   8  lease
                 key   value
     a revision  8  revision   8  timestamp   4  changes; of each change
@@ -42,6 +44,7 @@ from lithify.metastore.errors import (
 )
 from lithify.metastore.format import KIND_AND_NUMBER, NUMBER
 from lithify.metastore.metastore import Change, KeyValue, Lease, Outcome, Revision, Rows
+from lithify.metastore.purge import Superfluous
 from lithify.metastore.transaction import KEY_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -72,10 +75,13 @@ __all__ = [
     "encode_row",
     "encode_status",
     "encode_store_status",
+    "encode_superfluous",
+    "encode_superfluous_query",
     "parse_asked_changes",
     "parse_asked_get",
     "parse_asked_leases",
     "parse_asked_range",
+    "parse_asked_superfluous",
     "parse_changes",
     "parse_leases",
     "parse_outcome",
@@ -83,6 +89,7 @@ __all__ = [
     "parse_row",
     "parse_rows",
     "parse_status",
+    "parse_superfluous",
 ]
 
 PAGE_BYTES_MAX = 2**20
@@ -101,6 +108,8 @@ _ROW = struct.Struct("<HIQQQ")
 _REVISION = struct.Struct("<QQI")
 _CHANGE = struct.Struct("<HI")
 _STATUS = struct.Struct("<8Q")
+_SUPERFLUOUS = struct.Struct("<6Q")
+_ASKED_SUPERFLUOUS = struct.Struct("<BQQQ")
 _DELETED = 2**32 - 1
 
 
@@ -112,6 +121,7 @@ class QueryKind(IntEnum):
     CHANGES = 18
     LEASES = 19
     STATUS = 20
+    SUPERFLUOUS = 21
 
 
 class MetastoreOutcome(IntEnum):
@@ -234,6 +244,19 @@ def encode_leases(after: int = 0) -> bytes:
 def encode_status() -> bytes:
     """The numbers of the state."""
     return bytes((QueryKind.STATUS,))
+
+
+def encode_superfluous_query(floor: int, revision: int = 0, change: int = 0) -> bytes:
+    """Count what a purge would remove if the floor rose; continued at a change of a revision."""
+    return _ASKED_SUPERFLUOUS.pack(QueryKind.SUPERFLUOUS, floor, revision, change)
+
+
+def parse_asked_superfluous(query: bytes) -> tuple[int, int, int]:
+    """(floor, revision, change)."""
+    if len(query) != _ASKED_SUPERFLUOUS.size:
+        _refuse("count", query)
+    _, floor, revision, change = _ASKED_SUPERFLUOUS.unpack(query)
+    return floor, revision, change
 
 
 def parse_asked_get(query: bytes) -> tuple[int, bytes]:
@@ -405,6 +428,16 @@ def encode_store_status(status: StoreStatus) -> bytes:
 def parse_status(reply: MetastoreReply) -> StoreStatus:
     """The numbers of STATUS."""
     return StoreStatus(*_unpack(_STATUS, reply.rest, "status"))
+
+
+def encode_superfluous(page: Superfluous) -> bytes:
+    """The rest of the reply to SUPERFLUOUS."""
+    return _SUPERFLUOUS.pack(*astuple(page))
+
+
+def parse_superfluous(reply: MetastoreReply) -> Superfluous:
+    """A page of the count."""
+    return Superfluous(*_unpack(_SUPERFLUOUS, reply.rest, "count"))
 
 
 def _refuse(what: str, data: bytes) -> NoReturn:

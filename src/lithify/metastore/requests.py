@@ -21,6 +21,7 @@ from lithify.errors import InvalidInput
 from lithify.metastore import format as commands
 from lithify.metastore import reply_format as replies
 from lithify.metastore.errors import MetastoreUnavailable, RevisionCompacted
+from lithify.metastore.purge import Superfluous
 from lithify.metastore.transaction import check_key
 from lithify.raft.errors import GroupAbsent
 from lithify.raft.net.client_operations import GroupNotFound, NoAnswer
@@ -117,6 +118,21 @@ class MetastoreRequests:
     async def compact(self, revision: int) -> None:
         """Raise the floor to a revision; no change if it is there or above."""
         await self._propose(commands.encode_compact(revision), revision)
+
+    async def compact_if_unchanged(self, revision: int, prefix: bytes, since: int) -> bool:
+        """Raise the floor, unless a key with this prefix was put after a revision."""
+        command = commands.encode_compact_if_unchanged(revision, prefix, since)
+        return bool((await self._propose(command, revision)).flags & replies.HELD)
+
+    async def count_superfluous(self, floor: int, *, local: bool = False) -> Superfluous:
+        """Count what one member would remove if the floor rose, in pages."""
+        total = Superfluous()
+        while True:
+            query = replies.encode_superfluous_query(floor, total.next_revision, total.next_change)
+            page = replies.parse_superfluous(await self._read(query, local=local))
+            total = total.plus(page)
+            if not total.next_revision:
+                return total
 
     async def status(self, *, local: bool = False) -> StoreStatus:
         """The numbers of the state of one member."""

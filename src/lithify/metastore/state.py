@@ -50,7 +50,7 @@ class MetastoreState:
     purged_changes: int = 0
     """And this number of changes of the next one."""
     purged_floor: int = 0
-    """The floor that the last complete purge had; below `floor`: there is something to examine."""
+    """The floor that the last complete purge had."""
     lease_of: dict[bytes, int] = field(default_factory=dict)
     """The keys that have a lease."""
 
@@ -81,9 +81,6 @@ class MetastoreState:
         if values:
             self.live.add(revision)
         self.revision = revision
-        if revision == self.floor + 1 and self.purged_floor == self.floor > 0:
-            # The revision just above the floor hides earlier ones: a purge has to examine it.
-            self.purged_floor -= 1
 
     def end_lease(self, lease: int, revision: int, entry_bytes: int) -> bool:
         """End a lease and delete its keys; did that make a revision?"""

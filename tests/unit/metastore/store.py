@@ -68,6 +68,10 @@ class Store:
         self.trim()
         return True
 
+    def readable(self) -> int:
+        """The number of revisions above the floor."""
+        return sum(number > self.state.floor for number in self.state.revisions.numbers)
+
     def trim(self) -> None:
         self.log = {index: self.log[index] for index in self.live}
 

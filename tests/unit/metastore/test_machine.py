@@ -9,6 +9,7 @@ import pytest
 from lithify.errors import InvalidInput
 from lithify.hybrid_time import timestamp
 from lithify.metastore import format as commands
+from lithify.metastore import machine
 from lithify.metastore import reply_format as replies
 from lithify.metastore.errors import (
     LeaseFull,
@@ -418,3 +419,38 @@ def test_nothing_is_sent_to_clients() -> None:
     store = Store()
     assert list(store.machine.audience(store.state)) == []
     assert store.do(store.machine.farewell(b"client")).outcome is MetastoreOutcome.DONE
+
+
+def test_the_floor_rises_only_if_guarding_keys_are_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    store.put(b"hold/x", b"")
+    seen = store.put(b"a", b"1")
+    first, second = store.put(b"a", b"2"), store.put(b"holds", b"no prefix")
+
+    def compact(revision: int, since: int) -> tuple[bool, int]:
+        reply = store.do(commands.encode_compact_if_unchanged(revision, b"hold/", since))
+        replies.check_reply(reply, revision)
+        return bool(reply.flags & replies.HELD), store.state.floor
+
+    assert compact(seen, seen) == (True, seen)
+    store.put(b"hold/x", b"again")
+    assert compact(first, seen) == (False, seen)
+    store.delete(b"hold/x")
+    assert compact(first, seen) == (True, first), "a hold that has gone holds nothing"
+    with pytest.raises(RevisionNotReached):
+        compact(store.state.revision + 1, seen)
+    monkeypatch.setattr(machine, "GUARDS_MAX", 1)
+    store.put(b"hold/1", b"")
+    since = store.put(b"hold/2", b"")
+    assert compact(second, since) == (False, first), "too many to look at"
+
+
+def test_a_guarded_compaction_that_cannot_be_parsed_changes_nothing() -> None:
+    store = Store()
+    store.put(b"a", b"1")
+    whole = commands.encode_compact_if_unchanged(1, b"", 1)
+    for command in (whole[:-1], whole + bytes(4097)):
+        assert store.do(command).outcome is replies.MetastoreOutcome.INVALID
+    assert store.state.floor == 0

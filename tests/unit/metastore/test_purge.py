@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from lithify.metastore import revisions
 from lithify.metastore.key_histories import ROW
+from lithify.metastore.purge import Superfluous, count_superfluous
 from lithify.metastore.transaction import Delete, Put
 from tests.unit.metastore.store import Store
 
@@ -151,3 +154,23 @@ def test_revisions_that_only_deleted_are_forgotten(monkeypatch: pytest.MonkeyPat
     assert len(store.state.revisions) == 0
     assert store.put(b"0", b"") == store.index
     assert store.keys() == [b"0"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_purge_removes_is_counted_before(seed: int) -> None:
+    rng, store = Random(seed), Store()
+    for _ in range(60):
+        keys = rng.sample((b"a", b"b", b"c", b"d"), rng.choice((1, 1, 3)))
+        store.run(*(rng.choice((Put(key, b"v" * rng.randrange(9)), Delete(key))) for key in keys))
+        if rng.random() < 0.2:
+            floor = rng.randint(store.state.floor, store.state.revision)
+            page, counted = Superfluous(), 0
+            while not counted or page.next_revision:
+                at = page.next_revision, page.next_change
+                page = page.plus(count_superfluous(store.state, floor, *at, 3))
+                counted += 1
+            before, rows = store.state.keys.row_count, store.readable()
+            store.compact(floor)
+            store.purge()
+            assert page.values + page.tombstones == before - store.state.keys.row_count
+            assert page.revisions == rows - store.readable()
