@@ -113,7 +113,7 @@ def test_two_who_place_the_same_hold_do_not_move_it_back() -> None:
         store = a_store(clock)
         old = [await put(store, b"a", b"%d" % n) for n in range(3)]
         await asyncio.gather(
-            *(place_hold(store, clock, NamedHold("x", each, "n1", "")) for each in old),
+            *(place_hold(store, clock, NamedHold("x", each, "n1", "")) for each in reversed(old)),
             return_exceptions=True,
         )
         ((found,), _) = await list_holds(store)

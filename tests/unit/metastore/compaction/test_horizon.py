@@ -37,6 +37,7 @@ def test_the_newest_revision_stays_readable_on_an_idle_store() -> None:
     store, revisions = a_store()
     found = history_horizon(store.state, store.time_ms + 100 * MINUTE_MS, MINUTE_MS, ())
     assert found.position == revisions[-1] - 1
+    assert [hold.name for hold in found.blocking] == ["newest revision", "retention"]
 
 
 def test_a_clock_that_was_set_back_makes_nothing_older() -> None:
