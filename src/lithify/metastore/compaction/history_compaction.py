@@ -15,7 +15,8 @@ Steps of a run:
 4. The report is added to the history file.
 
 A run on another node than the leader is refused, with the leader's name; its triggers are silent.
-The queue's thread calls `run`; the work is done in the loop of the Raft node.
+The queue's thread calls `run` and waits; the work is done in the loop of the Raft node. So the
+queue has to be closed while that loop still runs.
 """
 
 from __future__ import annotations
