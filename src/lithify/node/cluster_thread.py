@@ -94,6 +94,8 @@ class ClusterThread:
                 self._opened.set_exception(error)
             else:
                 self._report(error)
+        finally:
+            self._ended = True
 
     def _report(self, error: BaseException) -> None:
         log.error("the Raft node of the process has failed", reason=str(error))

@@ -76,6 +76,7 @@ def serve(
         data,
         address,
         {name: str(at) for name, at in peers.items()},
+        voters=(node, *peers),
         join=join,
         cluster=cluster,
         tls=tls_of(tls),

@@ -174,10 +174,13 @@ class RaftNode:
 
     def _check_alone(self) -> None:
         """Refuse to run members of other nodes' groups without an address."""
-        own = self.identity.node
+        own, book = self.identity.node, self.identity.book
         others = {name for config in self.configs() for name in config.members} - {own}
-        if others or self.identity.book:
-            names = ", ".join(sorted(others or self.identity.book))
+        if self.ailing or not self.groups:
+            # Another node must repair it, or add it to a group.
+            others |= book.keys()
+        if others or not self.groups:
+            names = ", ".join(sorted(others)) or "other nodes"
             what = f"node {own} is in a cluster with {names}: it needs an address for them"
             raise InvalidInput(what)
 
@@ -502,6 +505,10 @@ class RaftNode:
         if local:
             return await self._requests.read_local(group, query)
         return await self._requests.ask(group, ClientOperation.READ, query)
+
+    async def create_group(self, name: str, members: list[str]) -> None:
+        """Create a group with this node and others as members; returns when all have joined."""
+        await self._requests.create_group(name, members)
 
     async def add_member(self, name: str, address: str, *, voter: bool) -> None:
         """Add a running node to the first group, or change it into a voter or a learner."""

@@ -123,6 +123,13 @@ class ProcessRequests:
             raise result
         return result
 
+    async def create_group(self, name: str, members: list[str]) -> None:
+        """Create a group of which this node is a member."""
+        body = json.dumps({"members": members}).encode()
+        result = await self._ask_here(name, ClientOperation.CREATE, body, None)
+        if isinstance(result, LithifyError):
+            raise result
+
     # --- members ----------------------------------------------------------------------------
 
     async def add_member(self, name: str, address: str, *, voter: bool) -> None:
@@ -144,7 +151,7 @@ class ProcessRequests:
     # --- here -------------------------------------------------------------------------------
 
     async def _ask_here(
-        self, name: str, operation: ClientOperation, body: bytes, limit_s: float
+        self, name: str, operation: ClientOperation, body: bytes, limit_s: float | None
     ) -> Result:
         def begin(done: Done) -> None:
             try:

@@ -285,6 +285,10 @@ def test_members_forward_to_the_leader_and_come_and_go(
             await put(one, b"k", b"later")
             assert await get(three, b"k") == b"later"
             await until(lambda: heard["n3"][-1][0] == "n2")
+            await one.create_group("orders", ["n1", "n2"])
+            await put(two, b"k", b"v", "orders")
+            with pytest.raises(InvalidInput, match="the address of node n9 is not known here"):
+                await one.create_group("jobs", ["n1", "n9"])
             await one.remove_member("n3")
             await until(lambda: "default" not in three.groups)
             assert heard["n3"][-1][0] == ""
