@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["changed_settings", "encode_settings"]
+__all__ = ["SETTINGS_DEPTH_MAX", "changed_settings", "encode_settings"]
+
+SETTINGS_DEPTH_MAX = 32
+"""Of objects and arrays in each other: what is deeper may be written, but not read elsewhere."""
 
 
 def changed_settings(
@@ -41,7 +44,17 @@ def changed_settings(
 
 def encode_settings(settings: Mapping[str, Any]) -> str:
     """The settings as JSON, in the order of their names; `ValueError` if they are not JSON."""
+    if _is_deeper(settings, SETTINGS_DEPTH_MAX):
+        raise ValueError(f"more than {SETTINGS_DEPTH_MAX} objects and arrays in each other")
     try:
         return json.dumps(dict(settings), allow_nan=False, separators=(",", ":"), sort_keys=True)
-    except (TypeError, RecursionError) as error:
+    except TypeError as error:
         raise ValueError(str(error)) from error
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return not depth or any(_is_deeper(each, depth - 1) for each in value)

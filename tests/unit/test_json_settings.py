@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.json_settings import changed_settings, encode_settings
+from lithify.json_settings import SETTINGS_DEPTH_MAX, changed_settings, encode_settings
 
 
 def test_parts_of_an_object_are_set_one_by_one() -> None:
@@ -23,3 +23,16 @@ def test_the_same_settings_have_the_same_text() -> None:
 def test_other_values_than_json_are_refused(value: object) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the text is that of json
         encode_settings({"a": value})
+
+
+def test_settings_have_a_depth() -> None:
+    def nested(depth: int) -> dict[str, object]:
+        value: object = 1
+        for each in range(depth - 1):
+            value = [value] if each % 2 else {"a": value}
+        return {"a": value}
+
+    assert encode_settings(nested(SETTINGS_DEPTH_MAX))
+    for depth in (SETTINGS_DEPTH_MAX + 1, 100_000):
+        with pytest.raises(ValueError, match="more than 32 objects and arrays"):
+            encode_settings(nested(depth))

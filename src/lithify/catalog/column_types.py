@@ -17,7 +17,6 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -30,7 +29,7 @@ DECIMAL_PRECISION_MAX = 38
 LENGTH_MAX = 2**31 - 1
 
 _INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_FLOATS = ("float32", "float64")
+_FLOATS = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 _SIZED = ("string", "bytes")
 _PARSED: dict[str, Callable[[str], object]] = {
     "bytes": bytes.fromhex,
@@ -99,7 +98,7 @@ class ColumnType:
             limit = 1 << _INTEGERS[self.name] - 1
             return isinstance(value, int) and -limit <= value < limit
         if self.name in _FLOATS:
-            return isinstance(value, int | float) and isfinite(value)
+            return isinstance(value, int | float) and abs(value) <= _FLOATS[self.name]
         return isinstance(value, str) and self._accepts_text(value)
 
     def _accepts_text(self, text: str) -> bool:

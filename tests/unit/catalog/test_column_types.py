@@ -77,7 +77,8 @@ def test_values_of_a_type(text: str, value: object) -> None:
     ("text", "value"),
     [
         ("boolean", 1), ("int8", True), ("int8", 128), ("int8", -129), ("int8", 1.0),
-        ("int64", 2**63), ("float32", "1"), ("float64", float("nan")), ("string(2)", "abc"),
+        ("int64", 2**63), ("float32", "1"), ("float64", float("nan")), ("float64", 10**400),
+        ("float64", float("-inf")), ("float32", 1e39), ("string(2)", "abc"),
         ("bytes(2)", "0001ff"), ("bytes", "x"), ("date", "31.1.2026"), ("decimal(4,2)", "100"),
         ("decimal(4,2)", "0.125"), ("decimal(4,2)", "NaN"), ("decimal(4,2)", 1), ("uuid", "x"),
         ("string", 5), ("string", None),

@@ -9,7 +9,7 @@ from lithify.catalog.changes import CatalogUpdate, PutObject, SetNextId
 from lithify.catalog.commands.batch import plan_batch
 from lithify.catalog.commands.indexes import CreateIndex
 from lithify.catalog.commands.tables import AddColumns, AlterColumn, ColumnDefinition, DropColumns
-from lithify.catalog.commands.tenants_and_namespaces import AlterTenant
+from lithify.catalog.commands.tenants_and_namespaces import AlterTenant, CreateTenant
 from lithify.catalog.commands.topics import CreateTopic, DropTopic
 from lithify.catalog.errors import UpdateTooLarge
 from lithify.catalog.format import (
@@ -134,3 +134,11 @@ def test_defaults_and_times_are_not_in_an_update() -> None:
     update = CatalogUpdate(1, 0, (PutObject(TenantDescriptor(1, "t", updated=77)),))
     row = json.loads(encode_update(update))
     assert row["changes"] == [{"put": "tenant", "id": 1, "name": "t"}]
+
+
+def test_lines_of_a_snapshot_are_in_the_order_of_ids() -> None:
+    catalog = started(*(CreateTenant(f"t{i}") for i in range(100)))
+    lines = b"".join(snapshot_chunks(catalog)).splitlines()[1:]
+    ids = [json.loads(line)["id"] for line in lines]
+    assert ids == list(range(1, 104))
+    assert list(catalog.objects) != ids, "the map has another order"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -124,3 +126,21 @@ def test_readers_in_other_threads_need_no_lock() -> None:
     for each in readers:
         each.join()
     assert wrong == []
+
+
+def test_a_reader_in_the_middle_of_an_append_finds_whole_versions() -> None:
+    versions, more = history(3), history(6)
+
+    class Watched(list[Any]):
+        def append(self, value: Any) -> None:
+            super().append(value)
+            found.append(versions.at_time(MAX_TIMESTAMP).version)
+
+    found: list[int] = []
+    kept = versions._kept
+    versions._kept = replace(
+        kept, catalogs=Watched(kept.catalogs), activations=Watched(kept.activations)
+    )
+    for number in (4, 5, 6):
+        versions.append(more.at_version(number))
+    assert found == [3, 4, 4, 5, 5, 6]
