@@ -64,6 +64,7 @@ PURE = (
     "src/lithify/catalog/objects.py",
     "src/lithify/catalog/placement.py",
     "src/lithify/catalog/versions.py",
+    "src/lithify/catalog/update_log/format.py",
     "src/lithify/checksum.py",
     "src/lithify/compaction/planning/horizon.py",
     "src/lithify/compaction/policies/packing.py",
