@@ -13,9 +13,13 @@ from tests.strangers.worst_frames import WORST, Crowd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-HOLD_MS_MAX = 15.0
-"""CPU time: 2 to 7 ms as a rule, up to 12 where others use the caches of the CPU and the disk."""
+HOLD_MS_MAX = 25.0
+"""CPU time: 2 to 7 ms on an idle machine. The time that a virtual machine waits for its host counts
+as CPU time, so 19 ms were seen on a busy one."""
+ATTEMPTS = 3
+"""A hold that is due to the machine does not come back at a fresh node; one of ours does."""
 
 NAMES = {wire.BaseCommand.Type.Name(kind): kind for kind in WORST}
 
@@ -31,10 +35,20 @@ def test_every_command_has_its_worst_frame() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_no_command_holds_the_loop(crowd: Crowd, name: str) -> None:
+def test_no_command_holds_the_loop(crowd: Crowd, tmp_path: Path, name: str) -> None:
+    held_ms, what = play(crowd, name)
+    for attempt in range(1, ATTEMPTS):
+        if held_ms >= HOLD_MS_MAX:
+            with watched_node(tmp_path / f"data-{attempt}") as node:
+                held_ms, what = play(Crowd(node), name)
+    assert held_ms < HOLD_MS_MAX, what
+
+
+def play(crowd: Crowd, name: str) -> tuple[float, str]:
+    """Send the worst frames of a command; returns the longest hold."""
     crowd.node.longest_hold()
     WORST[NAMES[name]](crowd)
     held_ms, what = crowd.node.longest_hold()
     print(f"{name}: {held_ms:.1f} ms {what}")
     assert "Traceback" not in crowd.node.logged()
-    assert held_ms < HOLD_MS_MAX, what
+    return held_ms, what
