@@ -129,14 +129,17 @@ def run_backup(
     progress: Callable[[int], None] = lambda _: None,
 ) -> BackupReport:
     """Create a backup; `progress` is called with the number of bytes read."""
-    check_no_backup(fs, data)
-    if not is_data_directory(fs, data):
-        raise InvalidInput(f"{data} is not a data directory")
-    if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
-        raise InvalidInput(f"{target} is inside the data directory {data}")
     known = BackupList(0, 0, "")
-    if previous is not None:
-        known = read_list(fs, previous)
+    try:
+        check_no_backup(fs, data)
+        if not is_data_directory(fs, data):
+            raise InvalidInput(f"{data} is not a data directory")
+        if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
+            raise InvalidInput(f"{target} is inside the data directory {data}")
+        if previous is not None:
+            known = read_list(fs, previous)
+    except OSError as error:
+        raise ReadFailed(error.filename or data, 0, error) from error
     try:
         fs.mkdir(target)
         _check_target(fs, target)

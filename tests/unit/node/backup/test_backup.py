@@ -19,7 +19,9 @@ from lithify.errors import (
     Corrupt,
     DamagedFile,
     InvalidInput,
+    LithifyError,
     LogLocked,
+    ReadFailed,
     UnclaimedDirectory,
     WriteFailed,
 )
@@ -41,6 +43,7 @@ from lithify.topics.definitions.topic_names import Namespace
 from lithify.topics.schemas.schemas import Schema, SchemaType
 from lithify.topics.subscriptions.cursor import Cursor
 from lithify.topics.subscriptions.cursor_changes import AckedUpTo
+from tests.crash.test_directories import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -411,6 +414,32 @@ def test_a_file_that_cannot_be_read_is_named_and_everything_else_is_saved(
     restore(tmp_path)
     with lithify.open(str(tmp_path / "again")) as again:
         assert messages(again, "fine") == [b"one"]
+
+
+@pytest.mark.parametrize("work", ["backup", "check", "restore"])
+def test_every_error_of_the_file_system_has_a_type_and_a_path(work: str) -> None:
+    disk, _ = prepared()
+    run_backup(disk, "/data", "/one", clock=ManualClock())
+    nth, errors = 0, list[LithifyError]()
+    while True:
+        nth += 1
+        fs = FaultyFileSystem(disk.kill_clone(), [Fault("*", nth=nth)])
+        try:
+            if work == "backup":
+                run_backup(fs, "/data", "/new", clock=ManualClock(), previous="/one")
+            elif work == "check":
+                check_backup(fs, "/one")
+            else:
+                run_restore(fs, "/one", "/new", clock=ManualClock())
+        except (ReadFailed, WriteFailed, Corrupt) as error:
+            errors.append(error)
+        if fs.operations < nth:
+            break
+    assert nth > 100
+    assert all(str(error).startswith("/") for error in errors)
+    types = {type(error) for error in errors}
+    assert ReadFailed in types
+    assert (WriteFailed in types) == (work != "check")
 
 
 def test_a_target_that_cannot_be_written_ends_a_backup(tmp_path: Path, node: Node) -> None:
