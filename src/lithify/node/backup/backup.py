@@ -50,6 +50,7 @@ from lithify.errors import (
     InvalidInput,
     LithifyError,
     LogLocked,
+    MissingCursors,
     MissingFile,
     MissingLog,
     ReadFailed,
@@ -76,6 +77,7 @@ from lithify.node.backup.files import (
     read_list,
     write_list,
 )
+from lithify.positions import NO_POSITION
 from lithify.topics.definitions.definitions import Definitions, DefinitionsFile, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.data_directory import check_no_backup, is_data_directory
@@ -324,10 +326,15 @@ class _Backup:
         for path in paths[1:] if topic.partitions else paths:
             log = f"{self.data}/{path}/log"
             if self.fs.exists(f"{log}/{MANIFEST}"):
-                if self.fs.exists(f"{self.data}/{path}/cursors/{MANIFEST}"):
+                cursors = f"{self.data}/{path}/cursors"
+                has_cursors = self.fs.exists(f"{cursors}/{MANIFEST}")
+                if has_cursors:
                     self._log(f"{path}/cursors")
                 self._small(f"{path}/producers")
                 self._log(f"{path}/log")
+                if not has_cursors and not self._is_unused(f"{path}/log"):
+                    # A new topic has got them, and entries, since.
+                    raise MissingCursors(cursors, str(TopicName.from_path(path[len("topics/") :])))
                 self._sync(path)
             else:
                 if self.fs.exists(log):
@@ -336,6 +343,12 @@ class _Backup:
         own = f"topics/{name.path}"
         self._small(f"{own}/schemas")
         self._sync(own)
+
+    def _is_unused(self, path: str) -> bool:
+        """Whether a saved log never had an entry."""
+        log = f"{self.target}/{path}"
+        last_position = read_manifest(self.fs, log).last_position
+        return last_position == NO_POSITION and not verify_log(self.fs, log).entries
 
     def _check_not_missing(self, name: TopicName, log: str) -> None:
         """Raise `MissingLog` if a topic without a log had one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -373,6 +374,22 @@ def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, n
     done = CliRunner().invoke(app, ["backup", str(tmp_path / "two"), "--data", str(data)])
     assert done.exit_code == 1
     assert f"not saved, because it is damaged: photos: {damaged['photos']}" in done.stdout
+
+
+def test_a_topic_that_has_lost_its_cursors_is_named(tmp_path: Path, node: Node) -> None:
+    node.topics.create("unused")
+    node.close()
+    for name in ("orders", "unused"):
+        shutil.rmtree(tmp_path / "data/topics/public/default" / name / "cursors")
+    report = save(tmp_path)
+    (damaged,) = report.damaged
+    assert damaged.startswith("persistent://public/default/orders: ")
+    assert "orders/cursors at byte 0: missing" in damaged
+    check_backup(FS, str(tmp_path / "one"))
+    restore(tmp_path)
+    with lithify.open(str(tmp_path / "again")) as again:
+        assert messages(again, "unused") == []
+        assert messages(again, "parts-partition-1") == [b"one"]
 
 
 def test_a_check_finds_damage_that_was_there_when_it_was_saved(tmp_path: Path, node: Node) -> None:
