@@ -63,8 +63,9 @@ def test_one_dead_node_is_a_row_and_not_the_end(tmp_path: Path) -> None:
 
         for node in cluster.nodes.values():
             node.kill()
-        code, shown, _ = run(cluster, "overview")
-        assert (code, shown.count("unreachable")) == (5, 3)
+        for verb in ("overview", "snapshot", "compact"):
+            code, shown, _ = run(cluster, verb)
+            assert (code, shown.count("unreachable")) == (5, 3), verb
 
 
 def test_a_silent_node_is_unreachable_too(tmp_path: Path) -> None:
