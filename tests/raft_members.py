@@ -91,7 +91,7 @@ class Member:
             jobs = out.jobs + out.reads
             for job in jobs:
                 self.group.job_done(job, _result(job))
-            if not (events or jobs or out.messages):
+            if not (events or jobs or out.messages or out.again):
                 return messages
 
     def flush(self, rolled: Rolled) -> list[Flushed]:

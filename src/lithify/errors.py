@@ -57,6 +57,7 @@ __all__ = [
     "LithifyError",
     "LogClosed",
     "LogLocked",
+    "MissingCursors",
     "MissingFile",
     "MissingLog",
     "NoSuchLog",
@@ -225,6 +226,20 @@ class MissingLog(MissingFile):
             0,
             f"missing, but {known_by}: topic {topic} is not served; mount its "
             "disk, restore its files, or delete the topic",
+        )
+
+
+class MissingCursors(MissingFile):
+    """The subscriptions of a topic are missing: without them nothing keeps what they need."""
+
+    def __init__(self, path: str, topic: str) -> None:
+        Corrupt.__init__(
+            self,
+            path,
+            0,
+            f"missing, but the log beside it has entries: topic {topic} is not served, because its "
+            "subscriptions would be lost; restore the directory, or create an empty one to serve "
+            "the topic without them",
         )
 
 

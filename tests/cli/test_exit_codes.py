@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
+from lithify.errors import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from tests.cli.nodes import COMMAND, served_here
 from tests.patience import PROCESS_S_MAX, at_most
 
@@ -61,6 +63,14 @@ def test_an_error_has_the_same_exit_code_in_the_process_and_at_a_node(
         return
     with served_here(Path(data)) as url:
         assert run(*arguments, "--url", url)[0] == code
+
+
+def test_the_page_has_every_exit_code() -> None:
+    page = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+    section = page.split("\n### Exit codes\n")[1].split("\n#")[0]
+    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
+    codes = [FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, OUTCOME_UNKNOWN]
+    assert listed == [0, *codes, 128 + signal.SIGINT]
 
 
 @pytest.mark.parametrize("verb", ["verify", "stat", "dump"])

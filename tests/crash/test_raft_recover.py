@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.errors import Corrupt, InvalidInput
+from lithify.errors import Corrupt, InvalidInput, ReadFailed
 from lithify.raft.backup.group_backup import read_backup, verify_backup, write_backup
 from lithify.raft.backup.restore import load_stopped, restore
 from lithify.raft.core.configuration import Config
@@ -151,6 +151,19 @@ def test_every_flipped_byte_of_a_backup_is_found() -> None:
                 file.truncate(0)
                 file.write(good)
     verify_backup(fs, "b")
+
+
+def test_a_backup_that_cannot_be_read_is_named() -> None:
+    disk = survivor()
+    with load_stopped(disk, "d", KvMachine) as (found,):
+        write_backup(disk, "b", found.saved)
+    counted = FaultyFileSystem(disk)
+    verify_backup(counted, "b")
+    assert counted.operations > 10
+    for nth in range(1, counted.operations + 1):
+        with pytest.raises(ReadFailed) as raised:
+            verify_backup(FaultyFileSystem(disk, [Fault("*", nth=nth)]), "b")
+        assert raised.value.path.startswith("b")
 
 
 def test_members_of_before_are_strangers_to_the_recovered_group() -> None:

@@ -22,6 +22,7 @@ from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served
 from tests.fault.asking import ADMIN, EARLIEST, RECEIVE_MS, TOPIC, WAIT_S, ask, client_of, said
 from tests.fault.disks import fill, filled, small_disk
+from tests.protocol.raw import RawClient, Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,6 +300,9 @@ def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.Co
         assert segment.name in stats["readFailure"]
         with pytest.raises(pulsar.NotAllowedError):
             client.subscribe(TOPIC, "reads", pulsar.ConsumerType.Shared)
+        with RawClient(int(node.pulsar.rpartition(":")[2])) as raw:
+            raw.ask_to_subscribe(TOPIC, "reads", consumer_id=9)
+            assert f"{segment} at byte " in raw.expect(Type.ERROR).error.message
         other = client.subscribe(TOPIC, "others", initial_position=pulsar.InitialPosition.Latest)
         client.create_producer(TOPIC).send(b"behind it")
         assert other.receive(RECEIVE_MS).data() == b"behind it", "others go on"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from typer.testing import CliRunner
 
+from lithify.cli.main import app
 from lithify.errors import Corrupt
 from lithify.fs import LocalFileSystem
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
@@ -170,6 +172,10 @@ def test_a_damaged_block_is_answered_by_others_and_repaired(
             assert nodes.damage("n2")["damage_repaired"] == 1
             assert len(lines_of(caplog, "damage found")) == 1
             assert len(lines_of(caplog, "damage repaired")) == 1
+            at = str(nodes.nodes["n2"].transport.address)
+            command = ["raft", "overview", "--nodes", at]
+            shown = await asyncio.to_thread(CliRunner().invoke, app, command)
+            assert "default: damage found 1 times, repaired 1" in shown.stdout
             # Nobody else is needed any more to read it.
             group = nodes.nodes["n2"].groups["default"]
             group._own.log.read(list(group._own.log.state.needed(1, group.applied_index)))

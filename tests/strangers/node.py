@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,13 @@ ROOT = Path(__file__).parents[2]
 
 
 class WatchedNode:
-    """A `lithify serve` on free ports that measures its event loop; see `watched_node.py`."""
+    """A node that measures its event loop; see `watched_node.py`."""
 
-    def __init__(self, data: Path, **settings: Any) -> None:
+    def __init__(self, *command: object, **settings: Any) -> None:
         environ = {f"LITHIFY_{name.upper()}": str(value) for name, value in settings.items()}
-        ports = ("--pulsar-port", "0", "--http-port", "0")
         self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("watched_node.py"), "--data", data, *ports],
+            [sys.executable, Path(__file__).with_name("watched_node.py"), *map(str, command)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -40,7 +39,8 @@ class WatchedNode:
             },
         )
         self.port = int(self._line().rpartition(":")[2])
-        self.http_port = int(self._line().rpartition(":")[2])
+        """For Pulsar clients, or for those of a Raft node."""
+        self.http_port = 0 if "raft" in command else int(self._line().rpartition(":")[2])
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -97,9 +97,15 @@ def _is_socket(link: Path) -> bool:
 
 @contextmanager
 def watched_node(data: Path, **settings: Any) -> Iterator[WatchedNode]:
-    """One that is gone when the block ends."""
-    node = WatchedNode(data, **settings)
-    try:
+    """A `lithify serve` on free ports that is gone when the block ends."""
+    ports = ("--pulsar-port", "0", "--http-port", "0")
+    with closing(WatchedNode("serve", "--data", data, *ports, **settings)) as node:
         yield node
-    finally:
-        node.close()
+
+
+@contextmanager
+def watched_raft_node(data: Path) -> Iterator[WatchedNode]:
+    """A `lithify raft serve` alone in its group, on a free port."""
+    given = ("--id", "n1", "--listen", "127.0.0.1:0", "--data", data)
+    with closing(WatchedNode("raft", "serve", *given)) as node:
+        yield node

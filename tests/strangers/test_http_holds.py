@@ -55,6 +55,8 @@ def client(node: WatchedNode) -> Iterator[httpx.Client]:
         base_url=f"http://127.0.0.1:{node.http_port}", timeout=PROCESS_S_MAX
     ) as client:
         assert client.put("/admin/v2/persistent/public/default/orders").is_success
+        shape = {"capacity_bytes": 64 * MIB, "segment_bytes": 16 * MIB}
+        assert client.put("/blobs/photos", json=shape).is_success
         yield client
 
 

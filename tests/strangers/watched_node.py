@@ -1,4 +1,4 @@
-"""A node that measures its event loop: `watched_node.py ARGUMENTS OF serve`.
+"""A node that measures its event loop: `watched_node.py [raft] serve ARGUMENTS`.
 
 Every callback of the loop is timed by the CPU time of the loop's thread, so that other processes of
 a busy machine do not count; nor does the garbage collector, which runs wherever it happens to. For
@@ -87,5 +87,4 @@ if __name__ == "__main__":
     watch(threading.get_ident())
     for target, arguments in ((sample, (threading.get_ident(),)), (answer, ())):
         threading.Thread(target=target, args=arguments, daemon=True).start()
-    sys.argv[1:1] = ["serve"]
     main()

@@ -230,7 +230,7 @@ class BlobStore:
         """Store a content, without a `blob_id` under a new random one.
 
         It expires at `expiry_ms`, or `ttl_ms` after the whole content was received; without both,
-        never. An expiry that has passed by then is refused.
+        never. An expiry that has passed by then is refused, and a `ttl_ms` below 1.
         """
         if blob_id is not None and self.replication.peers:
             # Replicas could put two contents under one id, or under an id that is free only here.
@@ -262,9 +262,7 @@ class BlobStore:
         Also on a full disk.
         """
         with self.compaction.reserve.if_full():
-            return self._operations.ttl(
-                blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms
-            )
+            return self._operations.live_for(blob_id, ttl_ms)
 
     def undelete(self, blob_id: str) -> None:
         """Undo a delete within its retention, also on a full disk."""

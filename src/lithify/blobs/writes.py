@@ -72,6 +72,7 @@ class BlobWrites:
         """See `BlobStore.put`."""
         if expiry_ms is not None and ttl_ms is not None:
             raise InvalidInput("a blob is given an expiry or a time to live, not both")
+        _check_ttl(ttl_ms)
         blob_id = self._core.random_bytes(16).hex() if blob_id is None else blob_id
         id_hash = hash_id(blob_id, self._log_id)
         with self._core.spool(content) as spool:
@@ -126,6 +127,11 @@ class BlobWrites:
         self._change(BlobRecordKind.TTL, blob_id, decide)
         return expiry_ms
 
+    def live_for(self, blob_id: str, ttl_ms: int | None) -> int | None:
+        """Set the expiry of a blob relative to now, or remove it; returns it."""
+        _check_ttl(ttl_ms)
+        return self.ttl(blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms)
+
     def undelete(self, blob_id: str) -> None:
         """Undo a delete within its retention."""
 
@@ -171,6 +177,12 @@ class BlobWrites:
             )
             pending = self._writer.append(record)
         pending.result()
+
+
+def _check_ttl(ttl_ms: int | None) -> None:
+    """Refuse a time that is over at once: the answer must not depend on the next millisecond."""
+    if ttl_ms is not None and ttl_ms < 1:
+        raise InvalidInput(f"ttl {ttl_ms} ms must be at least 1")
 
 
 def _checked_expiry(expiry_ms: int | None, now_ms: int) -> int:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.tasks.jobs import ignore_progress, no_check
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, MissingCursors
 from lithify.log.log import Log
 from lithify.logger import get_logger
-from lithify.positions import PACKED
+from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.compaction.topic_compaction import TopicCompaction
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
@@ -168,6 +168,9 @@ class Topic:
                 events=events,
             )
             opened.callback(log.close)
+            if log.last_position != NO_POSITION and not fs.exists(f"{directory}/cursors"):
+                # They are created before the first entry.
+                raise MissingCursors(f"{directory}/cursors", str(name))
             cursors = CursorStore.open(fs, f"{directory}/cursors", clock=clock, events=events)
             opened.callback(cursors.close)
             _cut_cursors(cursors, name, log.next_position)

@@ -309,6 +309,21 @@ def test_a_time_to_live_begins_when_the_content_has_come(seconds: float) -> None
         read(store, blob_id)
 
 
+@pytest.mark.parametrize("ttl_ms", [0, -1])
+def test_no_time_to_live_is_refused_whatever_the_clock_says(ttl_ms: int) -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    blob_id = store.put(b"content", service="s").blob_id
+    for write in (
+        lambda: store.put(Slow(clock, 0), service="s", ttl_ms=ttl_ms),
+        lambda: store.put(Slow(clock, 1), service="s", ttl_ms=ttl_ms),
+        lambda: store.live_for(blob_id, ttl_ms),
+    ):
+        with pytest.raises(InvalidInput, match=f"ttl {ttl_ms} ms must be at least 1"):
+            write()
+    assert read(store, blob_id) == b"content"
+
+
 def test_an_expiry_that_is_over_when_the_content_has_come_is_refused() -> None:
     clock = ManualClock()
     store = create(clock=clock)

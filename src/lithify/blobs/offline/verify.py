@@ -136,7 +136,8 @@ def verify_store(
 ) -> VerifyReport:
     """Check everything; `progress` is called with the bytes checked.
 
-    Damage and unreadable files are part of the report. Raises `InvalidInput` if there is no store.
+    Damage and unreadable files are part of the report. Raises `InvalidInput` if there is no store,
+    and `UnsupportedVersion` if a file was written by a newer Lithify, as `verify_log` does.
     """
     report = VerifyReport(directory)
     try:
@@ -189,7 +190,7 @@ def _check_erase(fs: FileSystem, directory: str, log: Verification, report: Veri
     path = f"{directory}/{ERASE}"
     try:
         frames = read_erase(fs, directory).frames
-    except (Corrupt, UnsupportedVersion) as error:
+    except Corrupt as error:
         report.add("erase", path, str(error))
         return
     torn = {(f"{directory}/{frame.segment}", frame.offset) for frame in frames}

@@ -35,6 +35,7 @@ from lithify.errors import (
     NOT_FOUND,
     InvalidInput,
     LithifyError,
+    ReadFailed,
     WriteFailed,
 )
 from lithify.events import ignore_events
@@ -101,8 +102,17 @@ def check_backup(
 ) -> RestoreReport:
     """Check every byte of a backup against its list, and every log and store by itself.
 
-    Raises an error that names the file.
+    Raises an error that names the file: `Corrupt`, `UnsupportedVersion`, `ReadFailed`.
     """
+    try:
+        return _check_backup(fs, backup, progress, clock or SystemClock())
+    except OSError as error:
+        raise ReadFailed(error.filename or backup, 0, error) from error
+
+
+def _check_backup(
+    fs: FileSystem, backup: str, progress: Callable[[int], None], clock: Clock
+) -> RestoreReport:
     files = read_list(fs, backup)
     definitions = _definitions_in(fs, backup, files)
     for path, expected in sorted(files.files.items()):
@@ -110,7 +120,7 @@ def check_backup(
     for path in sorted(files.files):
         directory, _, name = path.rpartition("/")
         if name == MANIFEST and directory.startswith("blobs/"):
-            check_store(fs, f"{backup}/{directory}", clock or SystemClock(), progress)
+            check_store(fs, f"{backup}/{directory}", clock, progress)
         elif name == MANIFEST:
             damage = verify_log(fs, f"{backup}/{directory}", progress).damage
             if damage is not None:
@@ -130,9 +140,12 @@ def run_restore(
     progress: Callable[[int], None] = lambda _: None,
 ) -> RestoreReport:
     """Restore everything, or one topic, or one store; `progress` is called with bytes."""
-    check_no_backup(fs, data)
-    files = read_list(fs, backup)
-    wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
+    try:
+        check_no_backup(fs, data)
+        files = read_list(fs, backup)
+        wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
+    except OSError as error:
+        raise ReadFailed(error.filename or backup, 0, error) from error
     try:
         fs.mkdir(data)
         lock = hold_directory(fs, f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")

@@ -26,6 +26,7 @@ from lithify.errors import (
     DamagedFile,
     InvalidInput,
     MissingFile,
+    ReadFailed,
     UnsupportedVersion,
 )
 from lithify.fs import read_file
@@ -224,7 +225,14 @@ def open_backup(fs: FileSystem, directory: str) -> Backup:
 
 
 def verify_backup(fs: FileSystem, directory: str) -> Backup:
-    """Read every byte; raises `Corrupt` if one differs from what was written."""
+    """Read every byte; raises `Corrupt` if one differs from what was written, or `ReadFailed`."""
+    try:
+        return _verify(fs, directory)
+    except OSError as error:
+        raise ReadFailed(error.filename or directory, 0, error) from error
+
+
+def _verify(fs: FileSystem, directory: str) -> Backup:
     backup = open_backup(fs, directory)
     for name, (size, crc) in backup.files.items():
         path = f"{directory}/{name}"

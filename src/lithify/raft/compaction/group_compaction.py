@@ -64,6 +64,7 @@ from lithify.errors import (
     RunCancelled,
     RunRefused,
 )
+from lithify.events import SideFileSetAside
 from lithify.logger import get_logger
 from lithify.raft.compaction.merge_targets import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.compaction.segments_port import (
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from lithify.compaction.planning.plan import SegmentStats
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionStatus
+    from lithify.events import Event
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
     from lithify.raft.storage.group_log import GroupLog
@@ -199,6 +201,7 @@ class GroupCompaction:
             jobs=MergeJobs(),
             targets=MergeTargets(self._fs, named, group, self._clock),
             journal=NoJournal(),
+            events=_log_side_file,
             pacing=self._pacing,
         )
 
@@ -420,6 +423,13 @@ class GroupCompaction:
     def status(self) -> CompactionStatus:
         """The progress of the run, or the result of the last one, which may precede a restart."""
         return self.runs.status()
+
+
+def _log_side_file(event: Event) -> None:
+    """Log that a history was set aside. The report of a run has the other events."""
+    if isinstance(event, SideFileSetAside):
+        path = f"{event.log}/{event.path}"
+        log.warning("side file set aside", file=path, kept_as=event.kept_as, reason=event.reason)
 
 
 def _is_disk(failure: object) -> bool:

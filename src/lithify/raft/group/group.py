@@ -439,9 +439,8 @@ class Group(Generic[S]):
 
     def _answer_reads(self) -> None:
         due = self._reads.take_due(self._at.index)
-        job = self._queries.ask(due, self._at.index, self._at.state) if due else None
-        if job is not None:
-            self._out.reads.append(job)
+        self._out.reads += self._queries.ask(due, self._at.index, self._at.state)
+        self._out.again = self._reads.is_due(self._at.index)
 
     # --- snapshots --------------------------------------------------------------------------
 

@@ -70,6 +70,8 @@ T = TypeVar("T")
 ASKED_MAX = 4096
 ASKED_BYTES_MAX = 32 * 2**20
 COMMAND_BYTES_MAX = 16 * 2**20
+JSON_BYTES_MAX = 64 * 2**10
+"""A request about the group itself: thousands of members. Parsing it takes some milliseconds."""
 REPLIES_BYTES_MAX = 2**20
 """Replies to a run up to this size are sent as one message."""
 
@@ -144,9 +146,10 @@ class ClientRequestHandler:
             channel.read_on(wanted=False)
 
     def _begin(self, name: str, operation: int, body: bytes, done: requests.Done) -> None:
-        if len(body) > COMMAND_BYTES_MAX:
-            what = f"a request of {len(body)} bytes"
-            raise InvalidInput(f"{what} is larger than the limit {COMMAND_BYTES_MAX}")
+        is_command = operation in (ClientOperation.PROPOSE, ClientOperation.READ)
+        limit = COMMAND_BYTES_MAX if is_command else JSON_BYTES_MAX
+        if len(body) > limit:
+            raise InvalidInput(f"a request of {len(body)} bytes is larger than the limit {limit}")
         group = self._node.groups.get(name)
         if operation == ClientOperation.CREATE:
             self._create(name, _parse(body), done)
@@ -156,10 +159,7 @@ class ClientRequestHandler:
             done(_reply(self._who() | self._place(_parse(body))))
         elif group is None:
             raise self._missing(name)
-        elif group in self._creating and operation in (
-            ClientOperation.PROPOSE,
-            ClientOperation.READ,
-        ):
+        elif group in self._creating and is_command:
             raise Dropped(DropReason.CHANGE_IN_FLIGHT)
         else:
             if operation == ClientOperation.PROPOSE:

@@ -361,6 +361,8 @@ class RaftNode:
                 for job in out.reads:
                     self._disk.read(job, partial(self._job_done, group, job))
                 self._answering.watching.deliver(group, out.sends)
+                if out.again:
+                    self.mark(group)
                 if group.ended:
                     self._give_back(group, ended=True)
                 elif group.stopped is not None:

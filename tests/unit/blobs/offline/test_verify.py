@@ -26,11 +26,12 @@ from lithify.blobs.settings import StoreShape
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check
-from lithify.errors import InvalidInput
-from lithify.fs import MemoryFileSystem
+from lithify.errors import InvalidInput, UnsupportedVersion
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs.checked_lines import encode_line
 from lithify.liveset import LiveSet
 from lithify.log.deadset.dead_set import DeadSet, Parts
-from lithify.log.file_names import ERASE, dead_set_name
+from lithify.log.file_names import ERASE, MANIFEST, dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
 from lithify.log.segments.frame import FLAG_ERASED, HEADER_BYTES
@@ -134,6 +135,20 @@ def test_a_damaged_byte_of_the_log_is_named(life: Life) -> None:
 def test_a_damaged_manifest_is_named(life: Life) -> None:
     disk_of(life).flip(f"{DIRECTORY}/MANIFEST", 50)
     assert problems(life) == [f"log {DIRECTORY}"]
+
+
+@pytest.mark.parametrize("name", [MANIFEST, ERASE])
+def test_a_newer_format_is_not_called_damage(life: Life, name: str) -> None:
+    path = f"{DIRECTORY}/{name}"
+    life.store.close()
+    data = read_file(life.fs, path)
+    if name == ERASE:
+        data = encode_line(data[9:].decode().strip().replace('"version":1', '"version":9'))
+    else:
+        data = data.replace(b"manifest 1 ", b"manifest 9 ", 1)
+    write_atomic(life.fs, path, data)
+    with pytest.raises(UnsupportedVersion, match=f"{path} has format version 9"):
+        verified(life)
 
 
 def test_a_damaged_or_missing_key_index_is_named_and_left(life: Life) -> None:

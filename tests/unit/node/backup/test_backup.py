@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from lithify.errors import (
     Corrupt,
     DamagedFile,
     InvalidInput,
+    LithifyError,
     LogLocked,
+    ReadFailed,
     UnclaimedDirectory,
     WriteFailed,
 )
@@ -41,6 +44,7 @@ from lithify.topics.definitions.topic_names import Namespace
 from lithify.topics.schemas.schemas import Schema, SchemaType
 from lithify.topics.subscriptions.cursor import Cursor
 from lithify.topics.subscriptions.cursor_changes import AckedUpTo
+from tests.crash.test_directories import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -372,6 +376,22 @@ def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, n
     assert f"not saved, because it is damaged: photos: {damaged['photos']}" in done.stdout
 
 
+def test_a_topic_that_has_lost_its_cursors_is_named(tmp_path: Path, node: Node) -> None:
+    node.topics.create("unused")
+    node.close()
+    for name in ("orders", "unused"):
+        shutil.rmtree(tmp_path / "data/topics/public/default" / name / "cursors")
+    report = save(tmp_path)
+    (damaged,) = report.damaged
+    assert damaged.startswith("persistent://public/default/orders: ")
+    assert "orders/cursors at byte 0: missing" in damaged
+    check_backup(FS, str(tmp_path / "one"))
+    restore(tmp_path)
+    with lithify.open(str(tmp_path / "again")) as again:
+        assert messages(again, "unused") == []
+        assert messages(again, "parts-partition-1") == [b"one"]
+
+
 def test_a_check_finds_damage_that_was_there_when_it_was_saved(tmp_path: Path, node: Node) -> None:
     save(tmp_path)
     target = tmp_path / "one"
@@ -411,6 +431,32 @@ def test_a_file_that_cannot_be_read_is_named_and_everything_else_is_saved(
     restore(tmp_path)
     with lithify.open(str(tmp_path / "again")) as again:
         assert messages(again, "fine") == [b"one"]
+
+
+@pytest.mark.parametrize("work", ["backup", "check", "restore"])
+def test_every_error_of_the_file_system_has_a_type_and_a_path(work: str) -> None:
+    disk, _ = prepared()
+    run_backup(disk, "/data", "/one", clock=ManualClock())
+    nth, errors = 0, list[LithifyError]()
+    while True:
+        nth += 1
+        fs = FaultyFileSystem(disk.kill_clone(), [Fault("*", nth=nth)])
+        try:
+            if work == "backup":
+                run_backup(fs, "/data", "/new", clock=ManualClock(), previous="/one")
+            elif work == "check":
+                check_backup(fs, "/one")
+            else:
+                run_restore(fs, "/one", "/new", clock=ManualClock())
+        except (ReadFailed, WriteFailed, Corrupt) as error:
+            errors.append(error)
+        if fs.operations < nth:
+            break
+    assert nth > 100
+    assert all(str(error).startswith("/") for error in errors)
+    types = {type(error) for error in errors}
+    assert ReadFailed in types
+    assert (WriteFailed in types) == (work != "check")
 
 
 def test_a_target_that_cannot_be_written_ends_a_backup(tmp_path: Path, node: Node) -> None:

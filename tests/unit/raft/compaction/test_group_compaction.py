@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from lithify.compaction.limits.budget import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
@@ -15,7 +17,9 @@ from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.scheduling.schedule import Observation, Trigger
 from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
-from lithify.fs import MemoryFileSystem
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs.checked_lines import encode_line
+from lithify.log.file_names import HISTORY
 from lithify.raft.compaction import merge_targets
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
@@ -168,6 +172,26 @@ def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing() -> None:
     assert found.plan().declined is not None, "there is nothing left to gain"
 
 
+def test_what_is_requested_during_a_dry_run_or_a_run_is_a_run_of_its_own() -> None:
+    found, ended = sparse(), list[Report | LithifyError]()
+    plans = list[DryRun | LithifyError]()
+    found.compactor.plan(plans.append)
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    assert found.compactor.next_job() is None
+    found.compactor.done(job())
+    assert len(plans) == 1
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    assert found.compactor.next_job() is None
+    assert not ended
+    found.compactor.done(job())
+    assert due(found)
+    assert [each.result for each in ended if isinstance(each, Report)] == ["done", "nothing to do"]
+
+
 def test_a_dry_run_has_what_phase_1_would_drop() -> None:
     dry = member().snapshot(31, [1, 7]).plan()
     assert [dropped.segment for dropped in dry.plan.dropped] == [3, 4, 5, 6]
@@ -193,6 +217,43 @@ def test_a_run_has_a_report_with_all_that_it_removed_which_survives_a_restart() 
     again = Member(found.disk.kill_clone())
     assert again.compactor.history.newest(10) == [report]
     assert again.compactor.status().report == report
+
+
+def flip(line: bytes) -> bytes:
+    return line[:20] + bytes([line[20] ^ 1]) + line[21:]
+
+
+def renumber(line: bytes) -> bytes:
+    """As a later version would write it."""
+    return encode_line(json.dumps(json.loads(line[9:]) | {"version": 99}))
+
+
+@pytest.mark.parametrize("damage", [flip, renumber])
+def test_a_history_that_cannot_be_used_is_set_aside_and_stops_no_run(
+    damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    structlog.reset_defaults()
+    found = sparse()
+    assert found.compact().report is not None
+    path = f"{found.own.directory}/{HISTORY}"
+    damaged = b"".join(map(damage, read_file(found.fs, path).splitlines(keepends=True)))
+    write_atomic(found.fs, path, damaged)
+    again = Member(found.disk.kill_clone())
+    caplog.clear()
+    assert again.compactor.status().report is None
+    report = again.fill(50).snapshot(48, [1, 40]).compact().report
+    assert report is not None
+    assert report.result == "done"
+    assert again.compactor.history.newest(10) == [report]
+    assert read_file(again.fs, f"{path}.damaged-1") == damaged
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "side file set aside" in line
+    assert path in line
+    # It is no file of the group, and stays.
+    last = Member(again.disk.kill_clone())
+    last.check()
+    assert last.fs.exists(f"{path}.damaged-1")
+    assert last.compactor.history.newest(10) == [report]
 
 
 def test_a_run_that_finds_nothing_says_why_and_is_not_in_the_history() -> None:

@@ -19,6 +19,7 @@ from lithify.raft.core import (
 from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
+from lithify.raft.group.machine_queries import QUERY_COST, ROUND_COST
 from lithify.raft.group.proposals_and_reads import CommandResult, Reads
 from lithify.raft.group.removed_members import NEVER_LEFT, MemberGone, RemovedMembership
 from lithify.raft.kv import format as kv
@@ -47,6 +48,23 @@ def test_a_group_of_one_answers_when_its_disk_has_it() -> None:
     (answer,) = results
     assert isinstance(answer, CommandResult)
     assert members.get("n1", b"k") == b"v"
+
+
+def test_many_reads_are_answered_in_rounds_so_that_others_have_their_turn() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    group = members["n1"].group
+    results: list[Result] = []
+    for _ in range(1000):
+        group.read(kv.get(b"k"), results.append)
+    rounds = 0
+    while group.work().again:
+        rounds += 1
+        assert len(results) == rounds * (ROUND_COST // (QUERY_COST + 1) + 1)
+    assert rounds == 2
+    assert len(results) == 1000
+    assert all(isinstance(each, CommandResult) for each in results)
 
 
 def test_followers_refuse_proposals_and_answer_reads() -> None:
@@ -90,7 +108,7 @@ def test_a_read_that_must_see_what_is_never_applied_is_dropped() -> None:
         (dropped,) = results
         assert isinstance(dropped, ReadDropped)
         assert (dropped.reason, dropped.leader) == (reason, leader)
-        assert not reads.take_due(99)
+        assert not list(reads.take_due(99))
 
 
 def test_a_leader_that_is_cut_off_answers_no_read() -> None:
