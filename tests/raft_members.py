@@ -22,7 +22,7 @@ from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
 from lithify.raft.group.group import Group
 from lithify.raft.group.proposals_and_reads import CommandResult, Result
-from lithify.raft.group.removed_members import MemberGone
+from lithify.raft.group.removed_members import MemberRemoved
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.machine import KvMachine
@@ -158,7 +158,7 @@ class Members:
             for message in network:
                 self.told.append(message)
                 # Who is told that it is no member any more is the node's to remove.
-                if isinstance(message, MemberGone) or self.lose(message):
+                if isinstance(message, MemberRemoved) or self.lose(message):
                     continue
                 if message.to in self.all:
                     self.all[message.to].group.receive(message)

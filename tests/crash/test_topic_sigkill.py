@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-WORDS = ("rewrite", "send", "rewrite", "survivors", "rewrite", "verdict", "rewrite", "index")
+WORDS = ("rewrite", "send", "rewrite", "survivors", "rewrite", "dead sets", "rewrite", "index")
 """What a life is heard to do when it is killed; only while it rewrites does it leave a journal."""
 
 

@@ -222,7 +222,7 @@ def test_ttls_undeletes_and_replicated_deletes_use_the_reserve_of_a_full_disk(
         with filled(disk):
             for start in range(0, len(ids), 10):
                 taken = changes[start : start + 10]
-                assert replication.applier.take(taken, replication.forgotten()) == []
+                assert replication.applier.take(taken, replication.purged()) == []
                 replication.applier.settle()
             replication.serve("0" * len(replication.replica), None, 1, settled=False)
         assert not list(photos.list())

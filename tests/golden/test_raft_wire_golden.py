@@ -23,7 +23,12 @@ from lithify.raft.core.messages import (
 )
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.group.removed_members import EndKnown, MemberGone, MemberQuery, RemovedMembership
+from lithify.raft.group.removed_members import (
+    EndKnown,
+    MemberQuery,
+    MemberRemoved,
+    RemovedMembership,
+)
 from lithify.raft.net.control_frames import (
     ClientEvent,
     ClientRequest,
@@ -77,7 +82,7 @@ MESSAGES: tuple[Any, ...] = (
     SnapshotAck(*WAY, 99, 2, 8, TransferState.DONE),
     ClientEvent(3, b"news"),
     MemberQuery(*WAY),
-    MemberGone(*WAY, 12, ended=True),
+    MemberRemoved(*WAY, 12, ended=True),
     EndKnown(*WAY),
     Introduction(2, "0b" * 16, "", '{"n3": "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"}'),
     EntriesWanted.of(*WAY, [7, 9]),

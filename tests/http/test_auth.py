@@ -304,7 +304,7 @@ def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
         transport = httpx.ASGITransport(site.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
             answer = asyncio.create_task(client.get(path, headers=reader, timeout=None))
-            while not broker._news:
+            while not broker._arrivals:
                 await asyncio.sleep(0)
             if end == "revoke":
                 grants = "/admin/v2/namespaces/shop/eu/permissions/reader"

@@ -36,8 +36,8 @@ from lithify.raft.core.errors import InvalidChange
 from lithify.raft.group.proposals_and_reads import CommandResult, CommandResults, Result
 from lithify.raft.group.removed_members import (
     NEVER_LEFT,
-    MemberGone,
     MemberQuery,
+    MemberRemoved,
     RemovedMembership,
 )
 from lithify.raft.group.settings import GroupSettings
@@ -233,9 +233,9 @@ class World:
             return
         group = member.groups[name]
         if isinstance(message, MemberQuery):
-            word = group.gone_word(message.sender)
+            word = group.removal_notice(message.sender)
             self.network += [] if word is None else [(name, word)]
-        elif isinstance(message, MemberGone):
+        elif isinstance(message, MemberRemoved):
             # Who leaves begins with an empty disk here, and with it would lose the other groups.
             if len(self.groups) == 1 and group.believes(message):
                 self.counts["leaves"] += 1

@@ -57,7 +57,7 @@ REFUSED_LATER = {"Timeout", "AuthorizationError", "AlreadyClosed"}
 """What the client makes of a producer or consumer that it is refused when it connects again."""
 
 ORDERS = "persistent://shop/eu/orders"
-ELSEWHERE = "persistent://public/default/orders"
+OTHER_NODE = "persistent://public/default/orders"
 
 
 class Client:
@@ -217,12 +217,12 @@ def test_everybody_may_do_what_was_granted_and_no_more(
         assert writer.does("produce", ORDERS) == "ok"
         assert writer.does("consume", ORDERS) == "AuthorizationError"
         assert writer.does("read", ORDERS) == "AuthorizationError"
-        assert writer.does("produce", ELSEWHERE) == "AuthorizationError"
+        assert writer.does("produce", OTHER_NODE) == "AuthorizationError"
         assert reader.does("consume", ORDERS) == "ok"
         assert reader.does("read", ORDERS) == "ok"
         assert reader.does("pattern", ORDERS) == "ok"
         assert reader.does("produce", ORDERS) == "AuthorizationError"
-        assert reader.does("pattern", ELSEWHERE) == PATTERN_REFUSED
+        assert reader.does("pattern", OTHER_NODE) == PATTERN_REFUSED
 
 
 def test_a_producer_that_creates_a_subscription_must_be_allowed_to_consume(
@@ -254,9 +254,9 @@ def test_admins_rule_their_tenant_and_superusers_all(
         stranger = site.client(site.token("stranger"))
         assert boss.does("produce", ORDERS) == "ok"
         assert boss.does("consume", ORDERS) == "ok"
-        assert boss.does("produce", ELSEWHERE) == "AuthorizationError"
+        assert boss.does("produce", OTHER_NODE) == "AuthorizationError"
         assert root.does("produce", ORDERS) == "ok"
-        assert root.does("produce", ELSEWHERE) == "ok"
+        assert root.does("produce", OTHER_NODE) == "ok"
         assert stranger.does("produce", ORDERS) == "AuthorizationError"
         assert stranger.does("consume", ORDERS) == "AuthorizationError"
 
@@ -410,11 +410,11 @@ def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> 
             # The second one looks topics up over HTTP.
             client = Client(url, root, trusted=certificate)
             clients.append(client)
-            assert client.does("produce", ELSEWHERE) == "ok"
-            assert client.does("read", ELSEWHERE) == "ok"
+            assert client.does("produce", OTHER_NODE) == "ok"
+            assert client.does("read", OTHER_NODE) == "ok"
         stranger = Client(urls[0], trusted=certificate)
         clients.append(stranger)
-        assert stranger.does("produce", ELSEWHERE) == "AuthenticationError"
+        assert stranger.does("produce", OTHER_NODE) == "AuthenticationError"
         tenants = f"{urls[1]}/admin/v2/tenants"
         trust = ssl.create_default_context(cafile=certificate)
         assert httpx.get(tenants, verify=trust).status_code == 401

@@ -104,13 +104,13 @@ class BlobStore:
             deleted_retention_ms=lambda: self.settings.deleted_retention_ms,
             floor_ms=self._unfinished_as_of_ms,
         )
-        self._looks = BlobReads(core, self.erase.explain)
-        self._operations = BlobWrites(core, self._looks)
+        self._reads = BlobReads(core, self.erase.explain)
+        self._operations = BlobWrites(core, self._reads)
         self.replication = Replication(
             fs,
             log,
-            ChangeFeed(log, self._index, self._segments, self._looks),
-            Applier(core, self._looks, self.forgotten, lambda: self.compaction.reserve),
+            ChangeFeed(log, self._index, self._segments, self._reads),
+            Applier(core, self._reads, self.purged, lambda: self.compaction.reserve),
             events,
             lambda: self.compaction.reserve,
         )
@@ -124,7 +124,7 @@ class BlobStore:
                 lambda: self.settings.deleted_retention_ms,
                 self._above,
                 self._passed,
-                self.forgotten,
+                self.purged,
             ),
             shape,
             lambda: self.settings,
@@ -282,18 +282,18 @@ class BlobStore:
     ) -> Blob:
         """Open a blob, or the half-open range `span` of its bytes."""
         started_s = self._monotonic_s()
-        blob = self._looks.get(blob_id, include, span)
+        blob = self._reads.get(blob_id, include, span)
         self.compaction.latencies.add(self._monotonic_s() - started_s)
         return blob
 
     def head(self, blob_id: str, *, include: Include = Include.NONE) -> BlobInfo:
         """A blob without its content."""
-        with self._looks.get(blob_id, include) as blob:
+        with self._reads.get(blob_id, include) as blob:
             return blob.info
 
     def list(self, *, include: Include = Include.NONE, after: int = -1) -> Iterator[BlobInfo]:
         """The blobs whose puts are at positions above `after`, in that order."""
-        return self._looks.list(include, after)
+        return self._reads.list(include, after)
 
     def changes_since(self, token: Token | None = None, limit: int = CHANGES_MAX) -> BlobChanges:
         """The states of blobs that have changed since a token, or of all; about `limit` of them."""
@@ -355,7 +355,7 @@ class BlobStore:
         self.log.sync()
         return above
 
-    def forgotten(self) -> PurgedTombstones:
+    def purged(self) -> PurgedTombstones:
         """The deletes that compaction has purged."""
         return PurgedTombstones.from_state(self.log.manifest.state)
 

@@ -159,7 +159,7 @@ class Replica:
     def has(self, blob_id: str) -> bool:
         """Has it a content that no run may drop now, by what is written, durable or not?"""
         id_hash = hash_id(blob_id, self.store.log.manifest.log_id)
-        found = self.store.replication.applier._looks.state(id_hash)
+        found = self.store.replication.applier._reads.state(id_hash)
         if found is None or found.put is None:
             return False
         now_ms = self.clock.now_ms()

@@ -178,7 +178,7 @@ def test_a_range_is_checked_without_the_rest() -> None:
 # --- what a look answers -------------------------------------------------------------------------
 
 
-def looks(store: BlobStore, blob_id: str) -> list[str]:
+def reads(store: BlobStore, blob_id: str) -> list[str]:
     answers = []
     for include in Include:
         try:
@@ -199,15 +199,15 @@ def test_the_table_of_answers() -> None:
     store.delete("deleted")
     store.delete("both")
     clock.advance(0.005)
-    assert looks(store, "expired") == ["ok"] * 4  # at the very instant
+    assert reads(store, "expired") == ["ok"] * 4  # at the very instant
     clock.advance(0.001)
     expired = "BlobExpired"
     deleted = "BlobDeleted"
-    assert looks(store, "there") == ["ok"] * 4
-    assert looks(store, "expired") == [expired, "ok", expired, "ok"]
-    assert looks(store, "deleted") == [deleted, deleted, "ok", "ok"]
-    assert looks(store, "both") == [deleted, deleted, "ok", "ok"]
-    assert looks(store, "never") == ["BlobNotFound"] * 4
+    assert reads(store, "there") == ["ok"] * 4
+    assert reads(store, "expired") == [expired, "ok", expired, "ok"]
+    assert reads(store, "deleted") == [deleted, deleted, "ok", "ok"]
+    assert reads(store, "both") == [deleted, deleted, "ok", "ok"]
+    assert reads(store, "never") == ["BlobNotFound"] * 4
     assert [info.blob_id for info in store.list()] == ["there"]
     assert len(list(store.list(include=Include.ALL))) == 4
 
@@ -215,11 +215,11 @@ def test_the_table_of_answers() -> None:
     with store._writer.lock:
         store._writer._roll()
     store.compaction.run()
-    assert looks(store, "there") == ["ok"] * 4
-    assert looks(store, "expired") == ["BlobNotFound"] * 4
-    assert looks(store, "deleted") == [deleted] * 4
+    assert reads(store, "there") == ["ok"] * 4
+    assert reads(store, "expired") == ["BlobNotFound"] * 4
+    assert reads(store, "deleted") == [deleted] * 4
     store.compaction.run()
-    assert looks(store, "deleted") == ["BlobNotFound"] * 4
+    assert reads(store, "deleted") == ["BlobNotFound"] * 4
     store.put(b"again", blob_id="deleted", service="s")
     assert read(store, "deleted") == b"again"
 

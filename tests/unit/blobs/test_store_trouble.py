@@ -29,7 +29,7 @@ from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.unit.blobs.life import Meddling
 from tests.unit.blobs.test_records import a_put
-from tests.unit.blobs.test_store import SETTINGS, create, looks, read
+from tests.unit.blobs.test_store import SETTINGS, create, read, reads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,8 +173,8 @@ def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
             store.undelete("deleted")
 
     store.compaction.run(jobs=Meddling(turn_back))
-    assert looks(store, "expired") == ["BlobNotFound"] * 4
-    assert looks(store, "deleted") == ["BlobDeleted"] * 4
+    assert reads(store, "expired") == ["BlobNotFound"] * 4
+    assert reads(store, "deleted") == ["BlobDeleted"] * 4
 
 
 def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back() -> None:
@@ -195,7 +195,7 @@ def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back
     with pytest.raises(BlobExpired):
         store.ttl("expired", None)
     assert store.compaction.recover() is not None
-    assert looks(store, "expired") == ["BlobNotFound"] * 4
+    assert reads(store, "expired") == ["BlobNotFound"] * 4
     assert read(store, "there") == b"x"
 
 

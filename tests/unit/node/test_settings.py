@@ -103,7 +103,7 @@ def test_a_list_has_commas_in_the_environment() -> None:
     environ = {"LITHIFY_SUPERUSERS": "ann, bob", "LITHIFY_TOKEN_SECRET_FILE": "secret"}
     found = read('superusers = ["eve"]', environ).settings
     assert found.security.superusers == ("ann", "bob")
-    assert found.security.asks_for_token
+    assert found.security.requires_token
     assert read('token_secret_file = "s"\nsuperusers = ["eve"]').settings.superusers == ("eve",)
 
 

@@ -247,7 +247,7 @@ async def test_an_ack_of_a_consumer_that_was_put_out_does_not_undo_a_reset(
                 await asyncio.sleep(0)
             monkeypatch.undo()
             assert subscription.cursor.is_acked(topic.last_position)
-        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        node.broker.disconnect_consumer(next(iter(subscription.consumers)))
         topic.seek(subscription, 0)
         pause.end()
         if where != "before a record":
@@ -285,7 +285,7 @@ async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
         while not turns:
             await asyncio.sleep(0)
         holding.undo()
-        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        node.broker.disconnect_consumer(next(iter(subscription.consumers)))
         turns.pop()()
         assert (await client.answer()).type == Type.CLOSE_CONSUMER
         await client.ping()
@@ -312,7 +312,7 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
         seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
         client.send(seek)
         await pause.is_reached()
-        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        node.broker.disconnect_consumer(next(iter(subscription.consumers)))
         pause.end()
         assert [each.type for each in await client.answers(2)] == [Type.CLOSE_CONSUMER, Type.ERROR]
         assert subscription.cursor.mark_delete == topic.last_position

@@ -497,7 +497,7 @@ async def test_producers_that_were_put_out_are_remembered_up_to_a_bound(
             await client.join(producer_id=number)
             for each in list(node.topics.get("orders").producers.joined.values()):
                 node.topics.get("orders").producers.remove(each)
-                node.broker.producer_put_out(each)
+                node.broker.disconnect_producer(each)
             assert (await client.answer()).type == Type.CLOSE_PRODUCER
         # Its message was on the way: no reason to hang up.
         client.send(send(entry(), producer_id=9))

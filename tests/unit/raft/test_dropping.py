@@ -200,7 +200,7 @@ def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path:
             for node in (first, second):
                 third.transport.send(key, Heartbeat("n3", node.identity.node, 7, 0, 0))
                 third.transport.send(key, MemberQuery("n3", node.identity.node, 7))
-            third._heard_of_members = lambda *given: heard.append(given)  # type: ignore[method-assign]
+            third._receive_membership = lambda *given: heard.append(given)  # type: ignore[method-assign]
             await until(lambda: len(heard) == 2)
             assert "orders" not in {**first.groups, **second.groups}
 

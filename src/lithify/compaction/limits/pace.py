@@ -253,7 +253,7 @@ class Pacing:
         self._before: tuple[int, ...] = ()
         self._pacer: Pacer | None = None
 
-    def look(self) -> None:
+    def adjust_rate(self) -> None:
         """Adjust the rate of the current run; call this several times a second during a run."""
         if self._pacer is not None:
             self._pacer.adjust_rate()

@@ -301,10 +301,10 @@ class Compactor:
             with typed_errors(self._log.directory):
                 yield Allowance(budget, self._clock, check)
             return
-        look = self._pacing.look
+        adjust_rate = self._pacing.adjust_rate
 
         def adjust_and_check() -> None:
-            look()
+            adjust_rate()
             check()
 
         with typed_errors(self._log.directory), self._pacing.run(pace):

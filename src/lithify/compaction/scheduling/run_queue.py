@@ -265,7 +265,9 @@ class RunQueue:
         if own is not None and request_id in (None, own.request_id):
             if own.control.phase != WAITING:
                 status = runs.status()
-                return status if status.state is CompactionState.RUNNING else _going_on(own.control)
+                return (
+                    status if status.state is CompactionState.RUNNING else _in_progress(own.control)
+                )
             return _waiting(own.control.waits_for)
         if request_id is None and (runs.running or not (waiting or calls)):
             return runs.status()
@@ -471,7 +473,7 @@ def _waiting(waits_for: str) -> CompactionStatus:
     return CompactionStatus(CompactionState.RUNNING, phase=WAITING, waits_for=waits_for)
 
 
-def _going_on(control: RunControl) -> CompactionStatus:
+def _in_progress(control: RunControl) -> CompactionStatus:
     return CompactionStatus(
         CompactionState.RUNNING, phase=control.phase, done=control.done, total=control.total
     )

@@ -64,10 +64,10 @@ from lithify.raft.group.overview import disk_overview, place_overview
 from lithify.raft.group.proposals_and_reads import Proposals, Reads, single
 from lithify.raft.group.removed_members import (
     LONELY_TICKS,
-    MemberGone,
+    MemberRemoved,
     believes,
-    gone_word,
     is_foreign,
+    removal_notice,
 )
 from lithify.raft.pending_work import Job, Outgoing
 from lithify.raft.repair.messages import EntriesFound, EntriesWanted
@@ -203,7 +203,7 @@ class Group(Generic[S]):
         self._effects.tick()
         if self._role is Role.LEADER:
             for command in self._effects.due():
-                self._proposals.add([command], _nobody)
+                self._proposals.add([command], _ignore_result)
 
     def receive(self, message: RaftMessage) -> None:
         """Process a message of another member."""
@@ -259,7 +259,7 @@ class Group(Generic[S]):
         """On the leader: make the machine stop sending to clients that are not present."""
         for name in self._machine.audience(self._at.state) if self.leading_term else ():
             if name not in present:
-                self._proposals.add([self._machine.farewell(name)], _nobody)
+                self._proposals.add([self._machine.farewell(name)], _ignore_result)
 
     def propose_end(self, done: Done) -> None:
         """Propose the end of the group."""
@@ -428,12 +428,12 @@ class Group(Generic[S]):
         self._snapshots.applied(len(entries), entry_bytes(entries))
         self._core.step(Applied(self._at.index))
         if members != self._at.config.members:
-            self._tell_gone(members)
+            self._notify_removed(members)
 
-    def _tell_gone(self, members: frozenset[str]) -> None:
+    def _notify_removed(self, members: frozenset[str]) -> None:
         """Notify those of these members that were removed."""
         for who in sorted(members - {self.node}):
-            word = self.gone_word(who)
+            word = self.removal_notice(who)
             if word is not None:
                 self._out.messages.append(word)
 
@@ -516,11 +516,11 @@ class Group(Generic[S]):
         """Should it ask other nodes whether it is still a member?"""
         return self._lonely_ticks > 0 and self._lonely_ticks % LONELY_TICKS == 0
 
-    def gone_word(self, who: str) -> MemberGone | None:
+    def removal_notice(self, who: str) -> MemberRemoved | None:
         """What this member can tell a removed one."""
-        return gone_word(self._core.status(), self._at.term, who)
+        return removal_notice(self._core.status(), self._at.term, who)
 
-    def believes(self, word: MemberGone) -> bool:
+    def believes(self, word: MemberRemoved) -> bool:
         """Does the message prove that this member was removed?"""
         return believes(self._core.status(), word)
 
@@ -589,7 +589,7 @@ class Group(Generic[S]):
         return self._core.open_configs
 
 
-def _nobody(*_: object) -> None:
+def _ignore_result(*_: object) -> None:
     """The callback of commands without a client: of timers, and of farewells."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.blobs.errors import ReplicaNotCurrent, ReplicaTalksNonsense
+from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaNotCurrent
 from lithify.blobs.purged_tombstones import NOTHING
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.replication.blob_stream import read_records
@@ -107,7 +107,7 @@ def test_a_delete_stays_until_every_replica_has_seen_it(world: World) -> None:
         world.step("pull", a)
         compact_all(world, a, b)
     assert [change.deleted for change in all_changes(a.store)] == [True]
-    assert a.store.forgotten().position == -1
+    assert a.store.purged().position == -1
     world.heal()
     assert c.content(blob_id) is None
     compact_all(world, a, b, c)
@@ -347,7 +347,7 @@ def test_a_run_drops_no_delete_for_an_undelete_that_is_not_durable(world: World)
     b.roll()
     a.store.undelete(blob_id)
     replication = b.store.replication
-    replication.applier.take(a.store.changes_since(None).changes, replication.forgotten())
+    replication.applier.take(a.store.changes_since(None).changes, replication.purged())
     world.clock.advance(2 * RETENTION_MS / 1000)
     b.store.compaction.run()
     replication.applier.forget()
@@ -426,7 +426,7 @@ def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World
         a.store.delete(change.blob_id)
     compact_all(world, a)
     assert len(a.store.log.manifest.segments) == 2, "all is in one segment, and the active one"
-    assert a.store.forgotten().position == -1, "two peers have not passed the deletes"
+    assert a.store.purged().position == -1, "two peers have not passed the deletes"
     told = [change.blob_id for change in first.changes]
     page = a.store.changes_since(first.token, 5)
     told += [change.blob_id for change in page.changes]
@@ -491,10 +491,10 @@ def test_a_stream_that_is_cut_or_changed_is_found_out(world: World) -> None:
 
     assert read(data) == [(ids[0], b"x" * 300), (ids[2], b"")]
     for end in range(len(data)):
-        with pytest.raises(ReplicaTalksNonsense):
+        with pytest.raises(ReplicaAnswerInvalid):
             read(data[:end])
     for at in range(8, 60):
-        with pytest.raises(ReplicaTalksNonsense, match="CRC"):
+        with pytest.raises(ReplicaAnswerInvalid, match="CRC"):
             read(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
@@ -504,9 +504,9 @@ def test_what_a_replica_says_is_checked() -> None:
     rows: list[object] = [None, [], [*change.to_row(), 1], ["", 1, *[0] * 6], ["id", 5, *[0] * 6]]
     rows += [["id", 1, -1, *[0] * 5], ["id", True, *[0] * 6], ["i" * 1025, 1, *[0] * 6]]
     for row in rows:
-        with pytest.raises(ReplicaTalksNonsense):
+        with pytest.raises(ReplicaAnswerInvalid):
             BlobChange.from_row(row)
     values: list[object] = [None, {}, {"changes": 1}, []]
     for value in values:
-        with pytest.raises(ReplicaTalksNonsense):
+        with pytest.raises(ReplicaAnswerInvalid):
             BlobChanges.from_json(value)

@@ -33,7 +33,7 @@ from lithify.node.backup.files import (
     read_list,
     write_list,
 )
-from lithify.node.backup.restore import AlreadyThere, NotInBackup, check_backup, run_restore
+from lithify.node.backup.restore import AlreadyExists, NotInBackup, check_backup, run_restore
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
@@ -204,11 +204,11 @@ def test_one_topic_and_one_store_come_back_into_a_directory_that_has_others(
         assert again.topics.unclaimed() == ()
         settings = again.topics.definitions.current.namespace(space).settings
         assert settings == {}, "a namespace that is there keeps its settings"
-    with pytest.raises(AlreadyThere, match="orders"):
+    with pytest.raises(AlreadyExists, match="orders"):
         restore(tmp_path, topic="orders")
-    with pytest.raises(AlreadyThere, match="photos"):
+    with pytest.raises(AlreadyExists, match="photos"):
         restore(tmp_path, store="photos")
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         restore(tmp_path)
     with pytest.raises(NotInBackup, match="nothing"):
         restore(tmp_path, topic="nothing")

@@ -19,7 +19,7 @@ from lithify.raft.compaction.group_compaction import RunWanted
 from lithify.raft.compaction.merge_targets import SOURCES_MAX
 from lithify.raft.compaction.segments_port import compactable, segment_stats
 from lithify.raft.compaction.settings import GroupCompactionSettings
-from lithify.raft.errors import EntriesLost, EntryGone
+from lithify.raft.errors import EntriesLost, EntryDeleted
 from lithify.raft.storage.file_names import segment_name
 from lithify.raft.storage.group_segments import IndexSpan
 from lithify.raft.storage.live_state import LiveState
@@ -109,7 +109,7 @@ def test_live_entries_are_merged_and_stay_readable() -> None:
         header = read_header(file)
     assert (header.segment_id, header.first_position, header.kind) == (1, 2, "raftlive")
     member.check()
-    with pytest.raises(EntryGone):
+    with pytest.raises(EntryDeleted):
         member.log.read([3])
 
 
@@ -267,7 +267,7 @@ def test_an_index_that_has_died_since_it_was_planned_is_gone() -> None:
     dropped, merged = member.log.plan([16]), member.log.plan([8])
     member.compact()
     for plan, index in ((dropped, 16), (merged, 8)):
-        with pytest.raises(EntryGone) as gone:
+        with pytest.raises(EntryDeleted) as gone:
             plan.run()
         assert gone.value.index == index
 

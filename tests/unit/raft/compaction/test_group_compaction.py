@@ -383,7 +383,7 @@ def test_a_run_slows_down_while_appends_wait_and_recovers() -> None:
             for _each in range(100):
                 latencies.add(wait_s)
             found.clock.advance(0.5)
-            found.compactor._pacing.look()
+            found.compactor._pacing.adjust_rate()
             rates.append(found.compactor._pacing.rate.read())
 
     found.compactor.request(RunWanted(control=RunControl(watch)))

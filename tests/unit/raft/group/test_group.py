@@ -20,7 +20,7 @@ from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.group.proposals_and_reads import CommandResult, Reads
-from lithify.raft.group.removed_members import NEVER_LEFT, MemberGone, RemovedMembership
+from lithify.raft.group.removed_members import NEVER_LEFT, MemberRemoved, RemovedMembership
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome, WatchEvent
 from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
@@ -518,7 +518,7 @@ def test_nothing_is_applied_behind_the_end_of_a_group() -> None:
     assert isinstance(results[2], GroupAbsent)
     assert group._at.state.rows.get(b"k") is not None
     # It is the node that tells of it, when it has struck the group off.
-    assert not any(isinstance(message, MemberGone) for message in members.told)
+    assert not any(isinstance(message, MemberRemoved) for message in members.told)
 
 
 def test_who_is_removed_is_told_so_and_believes_it() -> None:
@@ -526,13 +526,13 @@ def test_who_is_removed_is_told_so_and_believes_it() -> None:
     group = members.elect("n1")
     members.put("n1", b"k", b"v")
     third = members["n3"].group
-    assert group.gone_word("n3") is None
+    assert group.removal_notice("n3") is None
     members.change("n1", "-n3")
-    (word,) = [message for message in members.told if isinstance(message, MemberGone)]
+    (word,) = [message for message in members.told if isinstance(message, MemberRemoved)]
     assert (word.to, word.ended) == ("n3", False)
     assert third.believes(word)
     # One that lags says nothing, nor does one that leads and has committed nothing yet.
-    assert members["n2"].group.gone_word("n3") is None
+    assert members["n2"].group.removal_notice("n3") is None
     # Who has heard of a later term, or has entries of this one above that index, stays.
     assert not third.believes(replace(word, term=word.term - 1))
     assert not third.believes(replace(word, index=third.status().last_index - 1))

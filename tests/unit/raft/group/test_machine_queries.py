@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import ProtocolError
-from lithify.raft.errors import EntryGone, GroupAbsent
+from lithify.raft.errors import EntryDeleted, GroupAbsent
 from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.client import KvClient
@@ -165,7 +165,7 @@ def test_a_query_whose_entry_has_gone_meanwhile_is_asked_anew() -> None:
     asked.members.tick()
     result = asked.job()
     assert isinstance(result, list)
-    assert isinstance(result[0], EntryGone)
+    assert isinstance(result[0], EntryDeleted)
     asked.group.job_done(asked.job, result)
     assert asked.answer == (asked.group.applied_index, b"new" + LARGE)
 

@@ -20,7 +20,7 @@ from lithify.errors import FAILED
 from lithify.fs.checked_lines import encode_line
 from lithify.raft.core import AppendRequest, Diverged, Heartbeat
 from lithify.raft.entry import Entry
-from lithify.raft.group.removed_members import MemberGone
+from lithify.raft.group.removed_members import MemberRemoved
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.format import KvOutcome
 from lithify.raft.net.client_operations import (
@@ -436,8 +436,8 @@ def test_a_node_with_a_group_of_its_own_is_not_added_and_loses_nothing(tmp_path:
             term = group.term + 1
             for word in (
                 AppendRequest("n1", "n4", term, 0, 0, [Entry(1, term, b"")], 1),
-                MemberGone("n1", "n4", term, 99, ended=False),
-                MemberGone("n1", "n4", 0, 0, ended=True),
+                MemberRemoved("n1", "n4", term, 99, ended=False),
+                MemberRemoved("n1", "n4", 0, 0, ended=True),
             ):
                 alone._heard("default", word)
             assert alone.groups["default"] is group
@@ -468,7 +468,7 @@ def test_a_member_of_another_cluster_is_not_added(tmp_path: Path, names: tuple[s
             await until(lambda: group.leader)
             term, commit = group.term, group.status().commit
             member._heard("default", Heartbeat("n9", name, term, commit, 0))
-            member._heard("default", MemberGone("n9", name, term, 99, ended=False))
+            member._heard("default", MemberRemoved("n9", name, term, 99, ended=False))
             assert group.leader == there.identity.node
             assert member.groups["default"] is group
 
@@ -483,7 +483,7 @@ def test_a_node_that_does_not_know_that_it_was_removed_is_added_again(tmp_path: 
             heard, kept = member._heard, member.groups["default"]
 
             def but_the_removal(key: str, message: RaftMessage) -> None:
-                if not isinstance(message, MemberGone):
+                if not isinstance(message, MemberRemoved):
                     heard(key, message)
 
             handlers = replace(member.transport._handlers, heard=but_the_removal)

@@ -185,7 +185,7 @@ def test_rows_that_are_others_than_those_judged_make_the_run_stale() -> None:
         bench.topic.get("a")
 
     with pytest.raises(PlanStale, match="2 rows when it was judged, now it has 3"):
-        bench.run(verdict=make_again)
+        bench.run(**{"dead sets": make_again})
     assert bench.topic.compaction.status().state is CompactionState.ERROR
     bench.run()
     assert set(bench.values()) == {b"a", b"b"}

@@ -47,7 +47,7 @@ def judge(
 ) -> list[int]:
     rows = [row for segment in segments for row in segment]
     ends = np.cumsum([0, *map(len, segments)])
-    verdicts = np.array([DEAD_BEFORE if row.dead else LIVE for row in rows], np.uint8)
+    liveness = np.array([DEAD_BEFORE if row.dead else LIVE for row in rows], np.uint8)
     kernels.judge_buckets(
         np.array([row.key for row in rows], np.uint64),
         np.array([row.key * 16 for row in rows], np.uint64),  # all at one place of the table
@@ -60,9 +60,9 @@ def judge(
         keep_keyless,
         tombstones_until_ms,
         keys_until_ms,
-        verdicts,
+        liveness,
     )
-    return [int(verdict) for verdict in verdicts]
+    return [int(verdict) for verdict in liveness]
 
 
 def test_the_last_published_wins() -> None:
