@@ -169,7 +169,7 @@ def test_a_node_is_saved_under_load_and_everything_acknowledged_comes_back(
         assert "no damage" in run("restore", tmp_path / f"backup-{number}", "--check")
 
 
-def test_the_node_and_the_backup_are_killed_and_both_go_on(tmp_path: Path) -> None:
+def test_the_node_and_the_backup_are_killed_and_both_resume(tmp_path: Path) -> None:
     with served(tmp_path / "data", LITHIFY_SEGMENT_BYTES_MAX="65536") as node:
         load = made(node)
         load.start()

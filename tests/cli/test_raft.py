@@ -347,7 +347,7 @@ def test_a_leader_whose_peers_are_stopped_does_not_let_its_clients_wait(tmp_path
         asyncio.run(story(cluster))
 
 
-def test_a_group_that_was_dropped_goes_also_where_nobody_was_at_home(tmp_path: Path) -> None:
+def test_a_dropped_group_is_deleted_on_members_that_were_down(tmp_path: Path) -> None:
     async def gone(node: RaftProcess) -> None:
         async with asyncio.timeout(PROCESS_S_MAX):
             while [each.name for each in (node.data / "groups").iterdir()] != ["default"]:

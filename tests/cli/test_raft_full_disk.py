@@ -130,7 +130,7 @@ def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
         asyncio.run(story(cluster))
 
 
-def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
+def test_a_single_node_waits_for_space_and_resumes(tmp_path: Path) -> None:
     """There is room for the end of a file of the write-ahead log, but not for its segments."""
 
     async def story(cluster: Cluster) -> None:

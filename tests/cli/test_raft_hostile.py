@@ -135,7 +135,7 @@ async def hostile_asks(node: RaftProcess) -> None:
         assert members == "voters n1"
 
 
-def test_whatever_clients_ask_for_is_answered(node: RaftProcess) -> None:
+def test_every_request_of_a_client_is_answered(node: RaftProcess) -> None:
     asyncio.run(hostile_asks(node))
     asyncio.run(works(node))
     # Garbage that was replicated is garbage after a restart too, and does no harm then.
@@ -189,7 +189,7 @@ async def say(node: RaftProcess, *pieces: bytes) -> None:
         await writer.wait_closed()
 
 
-def test_no_bytes_of_anybody_end_a_node(node: RaftProcess) -> None:
+def test_no_bytes_of_a_client_stop_a_node(node: RaftProcess) -> None:
     async def story() -> None:
         rng = random.Random(SEED)
         for frame in hostile_frames(rng):

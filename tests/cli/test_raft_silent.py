@@ -58,7 +58,7 @@ def test_a_node_that_hangs_is_passed_over_by_commands(tmp_path: Path) -> None:
                 assert took_s < LIMIT_S
 
 
-def test_a_client_that_is_connected_reads_elsewhere(tmp_path: Path) -> None:
+def test_a_connected_client_reads_at_another_node(tmp_path: Path) -> None:
     async def story(cluster: Cluster, hung: RaftProcess) -> None:
         others = [each.address for each in cluster.nodes.values() if each is not hung]
         async with RaftClient([hung.address, *others]) as client:

@@ -161,7 +161,7 @@ def is_copied(record: RunRecord) -> bool:
 
 
 @in_time
-def test_a_node_that_is_killed_when_it_publishes_goes_on(tmp_path: Path) -> None:
+def test_a_node_killed_while_it_publishes_resumes(tmp_path: Path) -> None:
     photos = Photos(tmp_path, segment_bytes=2**17, segments=24)
     with served(tmp_path) as node, httpx.Client(base_url=node.http, timeout=60) as http:
         expected = photos.answers(http)

@@ -94,7 +94,7 @@ def is_there(node: Node, blob_id: str, content: bytes) -> bool:
     return node.ask("GET", f"/{blob_id}?replicas=false") == (200, content)
 
 
-def test_what_one_node_stores_the_other_one_has(tmp_path: Path) -> None:
+def test_blobs_of_one_node_reach_the_other(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as (a, b):
         content = random.Random(1).randbytes(300_000)
         blob_id = a.put(content)

@@ -177,7 +177,7 @@ def cuts(
 @few_and_many
 @pytest.mark.parametrize("definitions", ["as left", "missing", "older"])
 @pytest.mark.parametrize(("act", "name", "after"), ACTS, ids=lambda v: getattr(v, "__name__", ""))
-def test_a_cut_leaves_everything_else_and_the_thing_itself_whole_or_gone(
+def test_a_power_cut_leaves_a_log_complete_or_deleted(
     act: Callable[[FileSystem], None],
     name: str,
     after: list[bytes | None] | None,
@@ -247,7 +247,7 @@ def test_a_cut_while_saving_leaves_no_backup_or_a_whole_one(cut: tuple[int, int]
 
 
 @some_and_many
-def test_a_cut_while_restoring_leaves_nothing_or_all_of_it(cut: tuple[int, int]) -> None:
+def test_a_power_cut_during_a_restore_leaves_nothing_or_all_of_it(cut: tuple[int, int]) -> None:
     start, _ = prepared()
     run_backup(start, NODE, "/backup", clock=ManualClock())
 

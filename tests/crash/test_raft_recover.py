@@ -94,7 +94,7 @@ def expected() -> dict[bytes, bytes]:
     return rows | {b"tail": b"uncommitted"}
 
 
-def test_a_survivor_goes_on_alone_with_all_it_had() -> None:
+def test_a_survivor_recovers_alone_with_all_its_entries() -> None:
     fs = survivor()
     with load_stopped(fs, "d", KvMachine) as (found,):
         assert found.gone == ["n2", "n3"]
@@ -153,7 +153,7 @@ def test_every_flipped_byte_of_a_backup_is_found() -> None:
     verify_backup(fs, "b")
 
 
-def test_members_of_before_are_strangers_to_the_recovered_group() -> None:
+def test_former_members_are_refused_by_the_recovered_group() -> None:
     fs = survivor()
     recover(fs)
     (key,) = NodeIdentity(fs, "new", "n1", "raft").groups

@@ -75,7 +75,7 @@ def failing(data: Path) -> Iterator[tuple[Failing, list[MutableMapping[str, Any]
 
 
 @pytest.mark.parametrize("kind", ["EIO", "EROFS"])
-def test_a_producer_whose_disk_fails_times_out_and_goes_on(tmp_path: Path, kind: str) -> None:
+def test_a_producer_whose_disk_fails_times_out_and_resumes(tmp_path: Path, kind: str) -> None:
     with failing(tmp_path / "data") as (node, lines), client_of(node) as client:
         producer = client.create_producer(TOPIC, send_timeout_millis=2000)
         producer.send(b"before")
@@ -103,7 +103,7 @@ def test_a_producer_whose_disk_fails_times_out_and_goes_on(tmp_path: Path, kind:
         assert reader.read_next(RECEIVE_MS).data() == b"after"
 
 
-def test_a_consumer_whose_disk_fails_a_read_is_told(tmp_path: Path) -> None:
+def test_a_consumer_whose_disk_fails_a_read_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Node(NodeSettings(str(data))) as library:
         topic = library.topics.create(TOPIC)

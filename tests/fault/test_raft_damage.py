@@ -220,7 +220,7 @@ def test_a_disk_that_does_not_read_a_segment_does_not_end_the_node(tmp_path: Pat
 
 
 @pytest.mark.parametrize("operation", ["open_read", "size", "pread", "readinto"])
-def test_a_leader_whose_disk_reads_no_segment_goes_on(tmp_path: Path, operation: str) -> None:
+def test_a_leader_whose_disk_reads_no_segment_continues(tmp_path: Path, operation: str) -> None:
     """Whatever call the error comes from: clients are answered, and the node does not end."""
 
     async def story() -> None:
@@ -290,7 +290,7 @@ async def running_joiner(nodes: Three) -> AsyncIterator[RaftNode]:
         yield node
 
 
-def test_live_indexes_are_made_again_at_the_start(tmp_path: Path) -> None:
+def test_live_indexes_are_rebuilt_at_the_start(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path, snapshot=True) as nodes:
             await nodes.stop("n2")
@@ -331,7 +331,7 @@ def test_a_log_that_cannot_be_read_at_the_start_is_repaired_first(
 
 
 @pytest.mark.parametrize("kind", ["wal", "snapshot"])
-def test_what_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, kind: str) -> None:
+def test_damage_that_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, kind: str) -> None:
     """Votes and acknowledged entries may be lost: the node does not start, the others go on."""
 
     async def story() -> None:

@@ -51,7 +51,7 @@ def test_a_leader_that_is_refused_hands_over_and_follows() -> None:
 
 
 @pytest.mark.parametrize("names", [["n1"], ["n1", "n2", "n3"]])
-def test_a_client_reads_though_the_node_it_asks_first_has_a_full_disk(
+def test_a_client_reads_when_the_first_node_has_a_full_disk(
     tmp_path: Path, names: list[str]
 ) -> None:
     """The first node follows; the others are known to the client, or only to the node."""

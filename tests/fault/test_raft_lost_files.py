@@ -134,7 +134,9 @@ def test_a_node_that_has_lost_files_does_not_start(
 
 
 @pytest.mark.parametrize("what", [*LOSSES, "the snapshot"])
-def test_neither_does_one_with_a_snapshot(with_snapshot: Path, tmp_path: Path, what: str) -> None:
+def test_a_node_that_lost_its_snapshot_does_not_start(
+    with_snapshot: Path, tmp_path: Path, what: str
+) -> None:
     directory = a_copy(with_snapshot, tmp_path)
     if what == "the snapshot":
         shutil.rmtree(next((directory / "groups/default/snapshots").iterdir()))
@@ -273,7 +275,7 @@ def test_an_earlier_version_may_run_again_after_a_later_one(
     assert list(json.loads(line)["wal"]) != [str(number)]
 
 
-def test_a_vote_is_not_forgotten_when_the_manifest_cannot_be_written() -> None:
+def test_a_vote_is_kept_when_the_manifest_cannot_be_written() -> None:
     """The next file is durable by then, with states from before, and is replayed last."""
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk, [])

@@ -164,7 +164,7 @@ def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: b
     asyncio.run(story())
 
 
-def test_a_silent_node_is_not_called_unasked(tmp_path: Path) -> None:
+def test_outcomes_at_a_silent_node_are_unknown(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
             kv, target = KvClient(direct, "default"), node.transport.address
@@ -200,7 +200,7 @@ async def _put_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     await writer.wait_closed()
 
 
-def test_what_goes_by_steps_is_unknown_without_a_last_answer() -> None:
+def test_a_multi_step_operation_is_unknown_without_a_final_answer() -> None:
     """A node may have made the new member a learner before it says `not now`."""
 
     async def story() -> None:

@@ -125,7 +125,7 @@ def test_messages_of_version_1_are_still_sent() -> None:
     assert written() == FRAMES.read_text()
 
 
-def test_messages_of_version_1_are_still_understood() -> None:
+def test_messages_of_version_1_are_still_decoded() -> None:
     frames = [bytes.fromhex(line.split()[1]) for line in FRAMES.read_text().splitlines()]
     found = [decode_frame(memoryview(frame), "n1", "n2") for frame in frames]
     as_read = [

@@ -96,7 +96,7 @@ def test_a_topic_is_compacted_on_request_as_pulsars_tools_do_it(node: HttpNode) 
     assert f"pulsar_compaction_compacted_entries_count{labels} 10.0" in metrics
 
 
-def test_nobody_may_subscribe_in_the_name_of_the_view(node: HttpNode) -> None:
+def test_the_name_of_the_view_is_reserved(node: HttpNode) -> None:
     node.topic()
     assert "__compaction" in node.refused(412, "PUT", f"{AT}/subscription/__compaction")
     assert node.get(f"{AT}/subscriptions") == []
@@ -115,7 +115,7 @@ def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode
     assert report["topic"] == ORDERS
 
 
-def test_a_run_that_is_asked_for_during_another_or_a_dry_run_is_a_run_of_its_own(
+def test_a_request_during_a_run_or_a_dry_run_is_a_separate_run(
     node: HttpNode,
 ) -> None:
     topic = node.topic()
@@ -165,7 +165,7 @@ def test_a_dry_run_with_nothing_to_gain_says_so(node: HttpNode) -> None:
     assert topic.log.manifest.generation == generation
 
 
-def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancelled(
+def test_a_dry_run_is_refused_during_a_run_that_can_be_cancelled(
     node: HttpNode,
 ) -> None:
     fill(node.topic(), 100, 10)
@@ -309,7 +309,7 @@ def test_the_topic_that_is_not_there_is_not_found(node: HttpNode) -> None:
 # --- deleting ---------------------------------------------------------------------------------
 
 
-def test_the_view_is_deleted_and_made_again(node: HttpNode) -> None:
+def test_the_view_is_deleted_and_rebuilt(node: HttpNode) -> None:
     topic = node.topic()
     fill(topic, 100, 10)
     at = f"{AT}/subscription/__compaction"
@@ -325,7 +325,7 @@ def test_the_view_is_deleted_and_made_again(node: HttpNode) -> None:
     assert len(view_of(topic)) == 10
 
 
-def test_a_topic_is_deleted_while_a_run_is_going_on(node: HttpNode) -> None:
+def test_a_topic_is_deleted_during_a_run(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
     jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
@@ -439,7 +439,7 @@ def test_every_setting_can_be_set_for_node_namespace_and_topic(name: str) -> Non
         applies(by_node)
 
 
-def test_settings_that_cannot_be_are_refused_by_name(node: HttpNode) -> None:
+def test_invalid_settings_are_refused_by_name(node: HttpNode) -> None:
     node.topic()
     for at in (AT, NAMESPACE):
         method = "POST" if at is AT else "PUT"

@@ -56,7 +56,7 @@ def refusal(node: HttpNode, status: int, body: Any, path: str = AT) -> str:
     return str(answer.json()["reason"])
 
 
-def test_what_is_produced_is_read(node: HttpNode) -> None:
+def test_produced_messages_are_read(node: HttpNode) -> None:
     data = base64.b64encode(b"\xff\x00").decode()
     sent = send(
         node,
@@ -72,7 +72,7 @@ def test_what_is_produced_is_read(node: HttpNode) -> None:
     assert (third["key"], third["value"]) == ("4711", None), "a tombstone"
 
 
-def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
+def test_produced_messages_reach_subscriptions(node: HttpNode) -> None:
     topic = node.topic()
     subscription = topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
     consumer = Consumer("c", permits=10)

@@ -170,7 +170,7 @@ class Elsewhere(LogCompactionService):
 
 
 @pytest.mark.parametrize("what", ["truncate", "subscription/__compaction"])
-def test_a_service_of_somebody_else_is_told_to_forget_what_is_compacted(
+def test_the_compaction_service_of_a_third_party_deletes_its_view(
     node: HttpNode, what: str
 ) -> None:
     topic = node.topic(messages=1)
@@ -180,7 +180,7 @@ def test_a_service_of_somebody_else_is_told_to_forget_what_is_compacted(
     assert "no compacted view" in node.refused(404, "DELETE", f"{AT}/subscription/__compaction")
 
 
-def test_truncating_forgets_no_producer() -> None:
+def test_truncating_keeps_producers() -> None:
     with HttpNode(deduplication=True) as node:
         node.topic(messages=5)
         known = node.topic().writer.deduplication
@@ -240,7 +240,7 @@ def test_skipping_in_a_partitioned_topic_needs_a_partition(node: HttpNode) -> No
 @pytest.mark.parametrize(
     ("method", "path"), [("PUT", f"{AT}/unload"), ("DELETE", AT)], ids=["unload", "delete"]
 )
-def test_those_who_wait_for_a_topic_leave_a_thread_to_who_lets_go_of_it(
+def test_waiting_opens_of_a_topic_leave_a_thread_for_its_close(
     node: HttpNode, method: str, path: str
 ) -> None:
     """They are in the queue of the threads before it, and want to open what it has taken."""

@@ -179,6 +179,6 @@ def test_a_long_life_is_what_its_model_is(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_many_long_lives(seed: int) -> None:
+def test_many_long_histories(seed: int) -> None:
     rng = random.Random(seed)
     Steps(rng).go(rng.choices(STEPS, k=600))

@@ -191,7 +191,7 @@ def unusual(command: wire.CommandSend, metadata: MessageMetadata) -> bool:
 
 
 @given(st.lists(frames(), min_size=1, max_size=4), st.integers(0, 3))
-def test_what_is_read_of_a_send_is_what_protobuf_reads(sent: list[bytes], start: int) -> None:
+def test_the_scan_of_a_send_matches_protobuf(sent: list[bytes], start: int) -> None:
     data = bytes(start) + b"".join(sent)
     sends = fast.scan_sends(array(data), start, len(data), LIMIT_BYTES)
     assert (len(sends), sends.why, sends.stop) == (len(sent), fast.END, len(data))
@@ -225,7 +225,7 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 
 @given(mutations() | st.binary(max_size=60))
-def test_whatever_is_read_of_spoilt_bytes_protobuf_reads_too(data: bytes) -> None:
+def test_the_scan_of_damaged_bytes_matches_protobuf(data: bytes) -> None:
     sends = fast.scan_sends(array(data), 0, len(data), LIMIT_BYTES)
     at = 0
     for row in range(len(sends)):

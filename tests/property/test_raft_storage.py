@@ -296,7 +296,7 @@ def live_through(seed: int, lives: int = 4) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_what_was_acknowledged_stays(first: int) -> None:
+def test_acknowledged_entries_stay(first: int) -> None:
     for seed in range(first, first + 20):
         try:
             live_through(seed)

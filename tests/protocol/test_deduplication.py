@@ -52,7 +52,7 @@ def send_twice(case: Case) -> None:
         assert read_all(case, topic) == [b"%d" % number for number in range(1, 12)]
 
 
-def test_what_is_sent_again_is_not_there_twice(deduplicating: Server) -> None:
+def test_a_resent_message_is_stored_once(deduplicating: Server) -> None:
     deduplicating.run_case(send_twice)
 
 

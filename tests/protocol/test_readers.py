@@ -150,7 +150,7 @@ def test_partitions_of_every_subscription_type(case: Case) -> None:
         consumer.unsubscribe()
 
 
-def test_a_reader_begins_so_many_seconds_ago(broker: Server) -> None:
+def test_a_reader_starts_at_a_time_in_the_past(broker: Server) -> None:
     topic = "rolled-back"
     now_ms = time.time_ns() // 10**6
     with RawClient(broker.port) as client:

@@ -117,7 +117,7 @@ def test_seeking_by_id_and_time(case: Case) -> None:
 
 
 @in_client
-def test_a_seek_is_remembered(case: Case) -> None:
+def test_a_seek_survives_a_reconnect(case: Case) -> None:
     case.fill(10)
     consumer = case.earliest()
     receive_all(consumer, 10)

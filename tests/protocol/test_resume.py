@@ -291,10 +291,10 @@ def under_fire(broker: Server, kills: int) -> None:
     print("sent", sent, "lives", [len(life.came) for taker in takers for life in taker.lives])
 
 
-def test_consumers_go_on_where_their_receipts_say(own_broker: Callable[..., Server]) -> None:
+def test_consumers_resume_where_their_receipts_say(own_broker: Callable[..., Server]) -> None:
     under_fire(own_broker(segment_bytes_max=50_000), 3)
 
 
 @pytest.mark.slow
-def test_consumers_go_on_through_many_lives(own_broker: Callable[..., Server]) -> None:
+def test_consumers_resume_after_many_restarts(own_broker: Callable[..., Server]) -> None:
     under_fire(own_broker(segment_bytes_max=50_000), 20)

@@ -79,7 +79,7 @@ def test_a_record_grows_by_fields_with_defaults(case: Case) -> None:
 
 
 @in_client
-def test_what_could_not_read_the_topic_is_refused_at_once(case: Case) -> None:
+def test_a_consumer_whose_schema_cannot_read_the_topic_is_refused_at_once(case: Case) -> None:
     from pulsar import schema  # noqa: PLC0415
 
     Order = order()
@@ -96,7 +96,7 @@ def test_what_could_not_read_the_topic_is_refused_at_once(case: Case) -> None:
 
 
 @in_client
-def test_who_brings_no_schema_is_not_asked_for_one(case: Case) -> None:
+def test_a_client_without_a_schema_is_accepted(case: Case) -> None:
     from pulsar import schema  # noqa: PLC0415
 
     texts = case.client.create_producer(case.topic, schema=schema.StringSchema())

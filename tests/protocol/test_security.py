@@ -194,7 +194,7 @@ def security(tmp_path: Path) -> SecuritySettings:
     return SecuritySettings(token_secret_file=str(secret), superusers=("root",))
 
 
-def test_whoever_is_not_known_is_told_so_at_once(site: Site, security: SecuritySettings) -> None:
+def test_an_unknown_client_is_refused_at_once(site: Site, security: SecuritySettings) -> None:
     with site.open(security):
         for tokens in (
             (),
@@ -208,7 +208,7 @@ def test_whoever_is_not_known_is_told_so_at_once(site: Site, security: SecurityS
             assert client.does("pattern", ORDERS) == PATTERN_REFUSED, tokens
 
 
-def test_everybody_may_do_what_was_granted_and_no_more(
+def test_clients_may_do_what_was_granted_and_nothing_else(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -261,7 +261,7 @@ def test_admins_rule_their_tenant_and_superusers_all(
         assert stranger.does("consume", ORDERS) == "AuthorizationError"
 
 
-def test_a_client_with_a_new_token_goes_on_when_the_old_one_expires(
+def test_a_client_with_a_new_token_continues_when_the_old_one_expires(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -282,7 +282,7 @@ def test_a_client_without_a_new_token_is_refused_when_the_old_one_expires(
         assert client.does("consume", ORDERS) == "AuthenticationError"
 
 
-def test_who_is_refused_from_now_on_hears_nothing_more(
+def test_a_client_without_permission_receives_no_more_messages(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -306,7 +306,7 @@ def test_who_is_refused_from_now_on_hears_nothing_more(
         assert again.does("hear", ORDERS) == "ok", "what came meanwhile was not lost"
 
 
-def test_who_is_refused_from_now_on_writes_nothing_more(
+def test_a_client_without_permission_can_no_longer_write(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -341,7 +341,7 @@ def test_a_silent_client_loses_its_consumer_when_its_token_expires(
             assert not consumers
 
 
-def test_a_refresh_does_not_make_somebody_else(site: Site, security: SecuritySettings) -> None:
+def test_a_refreshed_token_must_have_the_same_role(site: Site, security: SecuritySettings) -> None:
     with site.open(security):
         client = site.client(site.token("reader", valid_s=60), site.token("boss"))
         assert client.does("produce", ORDERS) == "AuthorizationError"
@@ -372,7 +372,7 @@ def test_tls_and_tokens_of_a_key_pair_go_together(site: Site) -> None:
         assert bad.does("produce", ORDERS) == "AuthenticationError"
 
 
-def test_tls_below_1_2_is_not_spoken(site: Site) -> None:
+def test_tls_below_1_2_is_refused(site: Site) -> None:
     certificate, key = _self_signed(site.directory)
     security = SecuritySettings(tls_certificate_file=certificate, tls_key_file=key)
     context = make_tls(security)
@@ -380,7 +380,7 @@ def test_tls_below_1_2_is_not_spoken(site: Site) -> None:
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> None:
+def test_a_node_requires_tokens_over_tls_on_both_ports(tmp_path: Path) -> None:
     certificate, key = _self_signed(tmp_path)
     (tmp_path / "secret").write_bytes(SECRET)
     (tmp_path / "node.toml").write_text(
@@ -429,7 +429,7 @@ def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> 
     assert node.returncode == 0
 
 
-def test_without_security_everybody_may_do_everything(site: Site) -> None:
+def test_without_security_everything_is_allowed(site: Site) -> None:
     with site.open(SecuritySettings()):
         for tokens in ((), ("no.to.ken",)):
             client = site.client(*tokens)

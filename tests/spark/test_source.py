@@ -380,14 +380,14 @@ def test_large_segments_are_cut_into_several_parts(
         ({"veiw": "log"}, "there is no option 'veiw'"),
     ],
 )
-def test_what_is_not_understood_is_named(
+def test_unknown_options_are_named(
     spark: SparkSession, orders: Topic, options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(AnalysisException, match=reason):
         load(spark, orders, **options).collect()
 
 
-def test_what_is_not_there_is_named(spark: SparkSession, topics: Topics) -> None:
+def test_missing_objects_are_named(spark: SparkSession, topics: Topics) -> None:
     with pytest.raises(AnalysisException, match="topic persistent://public/default/no does not"):
         spark.read.format("lithify").load(f"{topics.directory}/topics/public/default/no").count()
     fs = LocalFileSystem()

@@ -75,7 +75,7 @@ def drain(spark: SparkSession, path: str, checkpoint: str, **options: str) -> li
     return found
 
 
-def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, data: str, tmp_path: Path) -> None:
+def test_a_stream_resumes_where_it_stopped(spark: SparkSession, data: str, tmp_path: Path) -> None:
     checkpoint = f"{tmp_path}/checkpoint"
     with_topics = open_topics(data)
     topic = with_topics.create(NAME)
@@ -250,9 +250,7 @@ def test_keys_choose_the_partition(spark: SparkSession, data: str, tmp_path: Pat
     topics.close()
 
 
-def test_what_cannot_be_written_changes_nothing(
-    spark: SparkSession, data: str, tmp_path: Path
-) -> None:
+def test_a_failed_write_changes_nothing(spark: SparkSession, data: str, tmp_path: Path) -> None:
     topics = open_topics(data)
     topics.create(NAME)
     with pytest.raises(PySparkException, match="a test"):  # It has the directory open.

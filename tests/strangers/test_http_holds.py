@@ -156,7 +156,7 @@ def test_thousands_of_clients_of_a_topic(
 
 
 @pytest.mark.parametrize("kind", ["Shared", "producers", "subscriptions"])
-def test_thousands_of_clients_are_sent_away(
+def test_thousands_of_clients_are_disconnected(
     node: WatchedNode, client: httpx.Client, kind: str
 ) -> None:
     """By a seek, and when the topic is unloaded; metrics are read before that."""

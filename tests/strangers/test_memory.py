@@ -71,7 +71,7 @@ def idle(node: WatchedNode) -> None:
     wait_until(lambda: node.sockets <= 4)
 
 
-def test_strangers_with_large_frames(tmp_path: Path, secret: Path) -> None:
+def test_large_frames_of_unauthenticated_clients(tmp_path: Path, secret: Path) -> None:
     """Neither one that says nothing, nor one whose token is bad, is taken at its word."""
     connect = wire.BaseCommand(type=Type.CONNECT)
     connect.connect.client_version = "stranger"
@@ -180,7 +180,7 @@ def test_headers_without_end(tmp_path: Path) -> None:
         assert hung_up(found[0])
 
 
-def test_what_is_no_http_leaves_no_traceback(tmp_path: Path) -> None:
+def test_invalid_http_leaves_no_traceback(tmp_path: Path) -> None:
     post = b"POST %b HTTP/1.1\r\nHost: node\r\n"
     chunks = post % b"/admin/v2/brokers/health" + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
     cut = post % b"/topics/persistent/public/default/t" + b"Content-Length: 100\r\n\r\n{"

@@ -66,7 +66,7 @@ def faulty_store() -> tuple[BlobStore, FaultyFileSystem]:
     return create(fs), fs
 
 
-def test_those_who_come_together_share_one_write_and_one_fsync() -> None:
+def test_concurrent_puts_share_one_write_and_one_fsync() -> None:
     store, fs = faulty_store()
     before = len(fs.trace)
     with gathering(store) as put:
@@ -132,7 +132,7 @@ def test_a_failed_fsync_takes_the_whole_group_and_the_next_one_is_not_held_up() 
     assert {read(store, str(number)) for number in range(5)} == {b"found"}
 
 
-def test_a_write_that_fails_takes_one_and_the_others_are_tried_without_it() -> None:
+def test_a_failed_write_fails_one_put_and_the_others_are_retried() -> None:
     store, fs = faulty_store()
     fs.add(Fault("writev", nth=1, kind="ENOSPC"))
     with gathering(store) as put:
@@ -142,7 +142,7 @@ def test_a_write_that_fails_takes_one_and_the_others_are_tried_without_it() -> N
     assert [info.blob_id for info in store.list()] == ["1", "2", "3", "4"]
 
 
-def test_a_store_that_is_closed_tells_all_that_wait() -> None:
+def test_waiting_puts_fail_when_the_store_is_closed() -> None:
     store = create()
     with gathering(store) as put:
         futures = [put(str(number), b"x") for number in range(5)]
@@ -189,7 +189,7 @@ class Held:
         return self.store.put(blob_id.encode(), service="s", blob_id=blob_id)
 
 
-def test_a_group_is_written_while_the_fsync_of_another_is_under_way() -> None:
+def test_a_group_is_written_during_the_fsync_of_another() -> None:
     held = Held()
     with ThreadPoolExecutor(32) as pool:
         futures = [pool.submit(held.put, "first")]
@@ -239,7 +239,7 @@ def test_a_failed_fsync_takes_the_group_that_was_written_meanwhile() -> None:
         assert read(held.store, held.put(blob_id).blob_id) == blob_id.encode()
 
 
-def test_what_is_acknowledged_is_there_however_many_fsyncs_fail() -> None:
+def test_acknowledged_puts_survive_any_number_of_failed_fsyncs() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     store = create(fs)
     for nth in range(3, 60, 7):
@@ -289,7 +289,7 @@ def interrupted() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("comes", [0, 1])
-def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
+def test_an_interrupted_leader_of_a_group_of_puts_passes_the_lead_on(comes: int) -> None:
     """The main thread is the first, which leads, or the second, which sleeps."""
     store = create()
     told = store._operations._puts._waiting = Told()
@@ -354,7 +354,7 @@ def test_the_others_of_a_group_are_woken_past_one_that_was_interrupted() -> None
     assert not held.puts._inside
 
 
-def test_one_that_leads_is_interrupted_behind_the_fsync_of_the_group_before() -> None:
+def test_a_leader_is_interrupted_after_the_fsync_of_the_previous_group() -> None:
     """Its group is told at once, and the next one is led."""
     held = Held()
     begun = threading.Event()

@@ -77,7 +77,7 @@ def test_the_hash_of_an_id_depends_on_the_log() -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
+def test_values_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         encode_put(a_put(**wrong), bytes(16))
 

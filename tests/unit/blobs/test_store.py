@@ -80,7 +80,7 @@ class Trickle(io.RawIOBase):
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 131_072, 200_001])
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, io.BytesIO, Trickle])
-def test_a_content_comes_out_as_it_went_in(size: int, wrap: Callable[[bytes], bytes]) -> None:
+def test_a_content_is_read_as_it_was_put(size: int, wrap: Callable[[bytes], bytes]) -> None:
     store = create()
     content = random.Random(size).randbytes(size)
     info = store.put(wrap(content), service="s")
@@ -89,7 +89,7 @@ def test_a_content_comes_out_as_it_went_in(size: int, wrap: Callable[[bytes], by
     assert info.size == size
 
 
-def test_all_that_was_said_about_a_blob_is_told() -> None:
+def test_the_metadata_of_a_blob_is_returned() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     now = clock.now_ms()
@@ -224,7 +224,7 @@ def test_the_table_of_answers() -> None:
     assert read(store, "deleted") == b"again"
 
 
-def test_undelete_comes_in_time_or_not_at_all() -> None:
+def test_undelete_works_within_the_retention_only() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     store.put(b"x", blob_id="a", service="s")
@@ -297,7 +297,7 @@ class Slow(io.RawIOBase):
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 100])
-def test_a_time_to_live_begins_when_the_content_has_come(seconds: float) -> None:
+def test_a_time_to_live_starts_when_the_content_is_complete(seconds: float) -> None:
     clock = ManualClock()
     store = create(clock=clock)
     blob_id = store.put(Slow(clock, seconds), service="s", ttl_ms=1000).blob_id
@@ -309,7 +309,7 @@ def test_a_time_to_live_begins_when_the_content_has_come(seconds: float) -> None
         read(store, blob_id)
 
 
-def test_an_expiry_that_is_over_when_the_content_has_come_is_refused() -> None:
+def test_an_expiry_that_passed_during_the_upload_is_refused() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     # Twice as long: until the content comes, and until it is seen to end.
@@ -366,7 +366,7 @@ def test_a_store_is_created_once_and_opened_only_where_it_is() -> None:
         assert store.shape.capacity_bytes == 20 * SEGMENT
 
 
-def test_a_creation_that_was_cut_off_is_made_again() -> None:
+def test_an_interrupted_creation_is_repeated() -> None:
     whole = FaultyFileSystem(MemoryFileSystem(), record=True)
     create(whole)
     total = sum(line.split()[0] in MUTATING for line in whole.trace)
@@ -399,7 +399,7 @@ def test_a_get_costs_one_bucket_and_one_read() -> None:
     assert [line.split()[0] for line in fs.trace] == ["pread"]
 
 
-def test_what_is_above_a_hold_counts_but_is_not_judged() -> None:
+def test_entries_above_a_hold_are_counted_but_not_judged() -> None:
     clock = ManualClock()
     store = create(clock=clock)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_nobody_sees_a_record_before_it_is_durable() -> None:
+def test_a_record_is_invisible_before_it_is_durable() -> None:
     store = create()
     id_hash = hash_id("early", store.log.manifest.log_id)
     put = a_put(blob_id="early")
@@ -221,7 +221,7 @@ def test_a_blob_that_is_open_is_read_to_its_end_whatever_is_compacted_meanwhile(
     assert store.compaction.reclaim() > 2_000_000
 
 
-def test_threads_put_get_and_delete_while_runs_go_on(tmp_path: Path) -> None:
+def test_threads_put_get_and_delete_during_runs(tmp_path: Path) -> None:
     fs = LocalFileSystem()
     store = BlobStore.create(
         fs,

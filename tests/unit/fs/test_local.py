@@ -98,7 +98,7 @@ def test_of_an_uncached_file_nothing_stays_in_memory(fs: LocalFileSystem, tmp_pa
         assert path.read_bytes() == data + b"!"
 
 
-def test_where_nothing_is_known_of_uncached_files_they_are_like_others(
+def test_without_uncached_io_uncached_files_are_like_others(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*_: object) -> int:
@@ -260,9 +260,7 @@ def test_a_lock_that_cannot_write_its_owner_is_not_held(
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_what_is_created_is_for_this_user_only(
-    fs: LocalFileSystem, tmp_path: Path, umask: int
-) -> None:
+def test_created_files_are_private(fs: LocalFileSystem, tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         fs.mkdir(f"{tmp_path}/a/b")

@@ -95,7 +95,7 @@ def test_the_set_of_every_position() -> None:
         lambda: list(live(1).chunks(0)),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], object]) -> None:
+def test_invalid_values_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput):
         make()
 

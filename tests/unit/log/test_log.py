@@ -43,7 +43,7 @@ sys.stdin.read()
 # Appending
 
 
-def test_what_was_appended_is_read() -> None:
+def test_appended_entries_are_read() -> None:
     log = open_log(MemoryFileSystem(), clock=ManualClock(5000))
     assert log.append(b"one").result() == 0
     assert log.append(b"", flags=FLAG_TOMBSTONE, tag=7, time_ms=3).result() == 1
@@ -283,7 +283,7 @@ def test_a_kind_that_fits_no_header_is_refused(kind: str) -> None:
 # One writer
 
 
-def test_a_second_writer_is_told_who_the_first_is() -> None:
+def test_a_second_writer_gets_the_pid_of_the_first() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     with pytest.raises(LogLocked, match=r"^/log is open for writing by the test$"):
@@ -292,7 +292,7 @@ def test_a_second_writer_is_told_who_the_first_is() -> None:
     open_log(fs).close()
 
 
-def test_another_process_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_another_process_gets_the_pid_of_the_first(tmp_path: Path) -> None:
     directory = str(tmp_path / "log")
     command = [sys.executable, "-c", OPEN_A_LOG, directory]
     with subprocess.Popen(

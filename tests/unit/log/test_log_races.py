@@ -169,7 +169,7 @@ def test_a_roll_that_waited_repairs_before_it_seals(pool: ThreadPoolExecutor) ->
     ("slow", "rule"),
     [("fdatasync *1.seg", DENSE), ("fsync *2.seg", DENSE), ("fsync *2.seg", PACKED)],
 )
-def test_appends_go_on_while_a_roll_is_being_prepared(
+def test_appends_continue_while_a_roll_is_prepared(
     pool: ThreadPoolExecutor, slow: str, rule: PositionRule
 ) -> None:
     """What was written is fsynced, and the next segment's file made, without the write lock."""
@@ -217,7 +217,7 @@ def test_an_append_can_tell_that_it_would_wait_for_a_roll(
     assert log.append(b"next").result() == pack(2, 0)
 
 
-def test_an_append_that_has_to_roll_takes_the_roll_that_is_under_way(
+def test_an_append_that_has_to_roll_uses_the_roll_in_progress(
     pool: ThreadPoolExecutor,
 ) -> None:
     gate = Gate()

@@ -47,7 +47,7 @@ class World:
         )
 
 
-def test_what_is_no_longer_named_is_retired() -> None:
+def test_files_that_the_manifest_no_longer_names_are_retired() -> None:
     world = World()
     second = world.publish()
     assert second.generation == 2

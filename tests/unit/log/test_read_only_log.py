@@ -135,7 +135,7 @@ def test_a_publish_between_manifest_and_pin_makes_the_reader_begin_again() -> No
         assert positions(snapshot) == [3, 4], "not the segment that was deleted meanwhile"
 
 
-def test_a_pin_that_a_reclaim_took_for_a_stale_one_is_made_again() -> None:
+def test_a_pin_removed_as_stale_by_a_reclaim_is_recreated() -> None:
     fs = Interrupting()
     log = open_log(fs)
     fs.after = [PIN]
@@ -202,7 +202,7 @@ def test_a_torn_tail_is_the_end_and_stays_as_it_is() -> None:
     assert contents(fs) == before
 
 
-def test_a_damaged_frame_that_a_later_one_vouches_for_is_damage() -> None:
+def test_a_damaged_frame_before_an_intact_one_is_damage() -> None:
     fs = MemoryFileSystem()
     fill(open_log(fs), 0, 3)
     fs.flip(f"{DIRECTORY}/{segment_name(1)}", SEGMENT_HEADER_BYTES + 40)

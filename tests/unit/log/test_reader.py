@@ -54,7 +54,7 @@ def test_a_snapshot_stays_what_it_was() -> None:
     assert min(contents(log)) > 4
 
 
-def test_what_is_written_but_not_durable_is_not_seen() -> None:
+def test_records_that_are_not_durable_are_invisible() -> None:
     log = open_log(MemoryFileSystem())
     pending = log.append(b"soon")
     assert contents(log) == {}
@@ -103,7 +103,7 @@ def test_dead_entries_are_passed_over_in_both_directions() -> None:
         assert snapshot.find_time(0) == 1
 
 
-def test_the_compacted_walk_goes_from_the_view_over_to_the_log() -> None:
+def test_a_compacted_read_continues_from_the_view_into_the_log() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 16)
@@ -202,7 +202,7 @@ def test_a_walk_begins_with_the_segment_that_has_its_position() -> None:
 # Dead sets in memory
 
 
-def test_a_dead_set_is_read_once_for_all_readers_until_nobody_asks_for_it() -> None:
+def test_a_dead_set_is_cached_for_all_readers_while_it_is_used() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     log = open_log(fs)
     fill(log, 14)

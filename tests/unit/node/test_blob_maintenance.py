@@ -52,7 +52,7 @@ def test_stores_that_nobody_uses_are_opened_and_one_that_cannot_be_holds_up_no_o
     stores.close()
 
 
-def test_what_is_deleted_for_good_is_erased() -> None:
+def test_blobs_deleted_longer_than_the_retention_are_erased() -> None:
     clock = ManualClock()
     stores = open_stores(MemoryFileSystem(), clock)
     photos = stores.create("photos", **SHAPE)

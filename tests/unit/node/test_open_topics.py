@@ -51,7 +51,7 @@ def test_all_are_opened() -> None:
     assert opened(stored(count)) == sorted(f"t{number}" for number in range(count))
 
 
-def test_one_that_cannot_be_opened_is_named_and_does_not_keep_the_others() -> None:
+def test_a_topic_that_cannot_be_opened_is_named_and_others_open() -> None:
     fs = FaultyFileSystem(stored(3), [Fault("open_append", "*/t1/log/*", count=None)])
     with structlog.testing.capture_logs() as lines:
         assert opened(fs) == ["t0", "t2"]

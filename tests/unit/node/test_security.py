@@ -84,7 +84,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         SecuritySettings(tls_key_file="k")
 
 
-def test_files_that_are_not_there_or_not_what_they_should_be_stop_the_start() -> None:
+def test_missing_or_wrong_files_stop_the_start() -> None:
     with pytest.raises(InvalidSetting, match="token_secret_file is 'd/none'"):
         access(SecuritySettings(token_secret_file="d/none"))
     with pytest.raises(InvalidSetting, match="at least 32 bytes"):

@@ -142,7 +142,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting(tmp_path: Path, setting:
     asyncio.run(story())
 
 
-def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
+def test_clients_get_the_advertised_host(tmp_path: Path) -> None:
     async def story() -> None:
         everywhere = {"pulsar_host": "0.0.0.0", "allow_open": True}
         with open_node(tmp_path, advertised_host="node1", **everywhere) as node:
@@ -152,7 +152,7 @@ def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     assert authority("::1", 6650) == "[::1]:6650"
     assert authority("127.0.0.1", 6650) == "127.0.0.1:6650"
 
@@ -216,7 +216,7 @@ def synced(fs: FaultyFileSystem) -> list[str]:
     return [line.split("/log/")[0].rpartition("/")[2] for line in lines]
 
 
-def test_upkeep_makes_the_interval_mode_durable_when_the_interval_is_over(tmp_path: Path) -> None:
+def test_maintenance_makes_writes_durable_after_the_interval(tmp_path: Path) -> None:
     clock = ManualClock()
     node, fs = interval_node(tmp_path, clock)
     with node:

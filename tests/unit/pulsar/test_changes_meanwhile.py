@@ -108,7 +108,7 @@ async def test_a_client_joins_the_topic_that_is_opened_after_an_unload(
 @both
 @pytest.mark.parametrize("auto_create", [True, False])
 @in_a_loop
-async def test_a_client_whose_topic_is_deleted_is_answered_as_if_it_asked_after_that(
+async def test_a_command_waiting_for_a_deleted_topic_is_answered_as_if_sent_later(
     command: wire.BaseCommand, monkeypatch: pytest.MonkeyPatch, *, auto_create: bool
 ) -> None:
     async with served() as node:
@@ -222,7 +222,7 @@ def ids(topic: Topic) -> list[wire.MessageIdData]:
 
 @pytest.mark.parametrize("where", ["between pieces", "before a record"])
 @in_a_loop
-async def test_an_ack_of_a_consumer_that_was_put_out_does_not_undo_a_reset(
+async def test_an_ack_of_a_disconnected_consumer_does_not_undo_a_reset(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     async with served() as node:
@@ -268,7 +268,7 @@ def held_turns(node: Served, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[
 
 
 @in_a_loop
-async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
+async def test_entries_are_not_redelivered_for_a_disconnected_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lithify.pulsar.consumer_commands.REDELIVERED_A_STEP", 3)
@@ -293,7 +293,7 @@ async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
 
 
 @in_a_loop
-async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_seek(
+async def test_a_consumer_disconnected_during_a_search_by_time_does_not_seek(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served() as node:

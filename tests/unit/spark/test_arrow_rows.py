@@ -182,7 +182,7 @@ def test_of_a_partly_live_batch_only_live_messages_are_seen(codec: int) -> None:
     assert check(*bodies, parts=parts) == 9 + 1 + 3
 
 
-def test_what_is_encrypted_is_handed_on_and_markers_are_no_messages() -> None:
+def test_encrypted_messages_are_passed_on_and_markers_are_skipped() -> None:
     keys = [EncryptionKeys(key="k", value=b"v")]
     assert (
         check(
@@ -203,7 +203,7 @@ def test_texts_that_are_not_utf8_are_readable() -> None:
     assert found["properties"] == [("n\N{REPLACEMENT CHARACTER}me", "te\N{REPLACEMENT CHARACTER}t")]
 
 
-def test_only_columns_that_are_asked_for_are_made() -> None:
+def test_only_requested_columns_are_built() -> None:
     value = b"v" * 100
     broken = single("k", b"not lz4", compression=LZ4, uncompressed_size=len(value))
     assert rows(broken, columns=("entry", "key")) == [{"entry": 0, "key": b"k"}]
@@ -211,7 +211,7 @@ def test_only_columns_that_are_asked_for_are_made() -> None:
         rows(broken, columns=("value",))
 
 
-def test_what_is_no_message_is_named() -> None:
+def test_an_invalid_message_is_named() -> None:
     with pytest.raises(InvalidInput, match="entry 1:1 is malformed"):
         rows(single("k"), b"anything")
     cut = batch(message("a"), num_messages_in_batch=2)

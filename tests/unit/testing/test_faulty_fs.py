@@ -74,7 +74,7 @@ def test_every_rule_reads_back(fault: Fault) -> None:
         "write * nth EIO",
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(text: str) -> None:
+def test_an_invalid_rule_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         Fault.parse(text)
 
@@ -313,7 +313,7 @@ def test_mutating_names_exactly_the_operations_that_change_the_disk() -> None:
         every_operation(fs)
 
 
-def test_nothing_is_recorded_unless_asked_for() -> None:
+def test_nothing_is_recorded_by_default() -> None:
     fs = faulty()
     every_operation(fs)
     assert fs.trace == []

@@ -45,7 +45,7 @@ def test_a_topic_outlives_its_node() -> None:
     assert values(open_topics(fs), "orders") == [b"one"]
 
 
-def test_a_second_process_is_told_who_has_the_directory() -> None:
+def test_a_second_process_gets_the_pid_of_the_owner() -> None:
     fs = MemoryFileSystem()
     topics = open_topics(fs, "pid 77")
     with pytest.raises(LogLocked, match="pid 77"):
@@ -91,7 +91,7 @@ def test_a_topic_in_use_is_not_deleted() -> None:
     assert not topics.exists("orders")
 
 
-def test_a_topic_created_anew_has_nothing_of_the_deleted_one() -> None:
+def test_a_recreated_topic_has_nothing_of_the_deleted_one() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     topics = open_topics(fs)
     topics.get("orders", create=True).append(value=b"old")

@@ -90,7 +90,7 @@ def refill(life: Life) -> None:
     life.roll()
 
 
-def test_periodic_is_at_the_start_and_then_every_so_often(node: Node) -> None:
+def test_a_periodic_run_at_the_start_and_then_at_each_interval(node: Node) -> None:
     life = node.add("photos")
     assert node.compactions.status("photos").state is CompactionState.NOT_RUN
     node.compactions.request_due_runs()
@@ -103,7 +103,7 @@ def test_periodic_is_at_the_start_and_then_every_so_often(node: Node) -> None:
     assert node.runs("photos") == ["periodic", "periodic"]
 
 
-def test_a_person_asks_for_a_policy(node: Node) -> None:
+def test_a_request_chooses_a_policy(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, triggers=("admin",)))
     node.compactions.request_due_runs()
     assert node.runs("photos") == [], "nobody but a person may ask"
@@ -164,7 +164,7 @@ def test_a_store_of_one_segment_is_left_alone(node: Node) -> None:
     store.close()
 
 
-def test_a_policy_that_there_is_not_is_refused_at_once(node: Node) -> None:
+def test_an_unknown_policy_is_refused_at_once(node: Node) -> None:
     life = node.add("photos")
     with pytest.raises(InvalidSetting, match="one of all, stats, hybrid"):
         node.compactions.request(life.store, "view")
@@ -219,7 +219,7 @@ def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     assert not node.compactions.cancel("never heard of")
 
 
-def test_a_run_that_is_asked_for_during_a_dry_run_waits_for_it(node: Node) -> None:
+def test_a_request_during_a_dry_run_waits_for_it(node: Node) -> None:
     life = node.add("photos")
     stuck = Stuck()
     plan, given = life.store.compaction.plan, ("all", stuck)
@@ -236,7 +236,7 @@ def test_a_run_that_is_asked_for_during_a_dry_run_waits_for_it(node: Node) -> No
     assert (status.report.result, status.report.policy) == ("done", "all")
 
 
-def test_a_run_that_is_asked_for_during_another_is_a_run_of_its_own(node: Node) -> None:
+def test_a_request_during_a_run_is_a_separate_run(node: Node) -> None:
     life = node.add("photos")
     stuck = node.queue.jobs = Stuck()
     first = node.compactions.request(life.store, policy="stats")
@@ -305,7 +305,7 @@ def test_stores_of_two_disks_are_compacted_side_by_side(node: Node) -> None:
     assert node.runs("first") == node.runs("second") == ["admin"]
 
 
-def test_what_failed_rests_and_is_tried_again_by_itself(node: Node) -> None:
+def test_a_failed_run_is_retried_after_a_pause(node: Node) -> None:
     life = node.add("photos")
     node.queue.jobs = Stuck(fails=True)
     node.compactions.request_due_runs()
@@ -366,7 +366,7 @@ def cut_off(node: Node, settings: BlobSettings = SETTINGS) -> tuple[Life, RunRec
     return life, killed
 
 
-def test_where_runs_are_for_persons_one_that_was_cut_off_is_finished_and_no_other_begins(
+def test_with_the_admin_trigger_only_a_killed_run_is_resumed_and_no_other_starts(
     node: Node,
 ) -> None:
     life, killed = cut_off(node, replace(SETTINGS, triggers=("admin",)))
@@ -381,7 +381,7 @@ def test_where_runs_are_for_persons_one_that_was_cut_off_is_finished_and_no_othe
     assert life.store.statistics().reclaimable_bytes > 20_000, "of what has expired since"
 
 
-def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) -> None:
+def test_a_run_suspended_by_a_close_resumes_after_the_restart(node: Node) -> None:
     life, killed = cut_off(node)
     assert "interrupted" in node.compactions.status("photos").error
     node.compactions.request_due_runs()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SIZES = (300, 60_000, 200_000, 1_500_000)
 
 
-def test_readers_see_the_content_or_are_told_never_zeros_never_damage(tmp_path: Path) -> None:
+def test_readers_get_the_content_or_an_error_never_zeros_or_damage(tmp_path: Path) -> None:
     settings = BlobSettings(deleted_retention_ms=0, durability=Durability.NONE)
     store = BlobStore.create(
         LocalFileSystem(),

@@ -299,7 +299,7 @@ def change_with(blob_id: str, hashed: str, kind: BlobRecordKind) -> Callable[[by
         (lambda _: b"x", flags_of(BlobRecordKind.PART) | FLAG_ERASED, 0, "not all zeros"),
     ],
 )
-def test_a_record_that_cannot_be_is_named(
+def test_an_invalid_record_is_named(
     body: Callable[[bytes], bytes], flags: int, tag: int, what: str
 ) -> None:
     life = Life(MemoryFileSystem(), ManualClock())

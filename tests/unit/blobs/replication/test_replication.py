@@ -60,7 +60,7 @@ def restore(replica: Replica, fs: MemoryFileSystem) -> None:
     replica.open()
 
 
-def test_what_is_put_changed_and_deleted_comes_to_the_others(world: World) -> None:
+def test_puts_changes_and_deletes_reach_the_other_replicas(world: World) -> None:
     a, b, c = world.replicas
     kept, gone = put(world, a, bytes(70_000)), put(world, b)
     world.heal()
@@ -202,7 +202,7 @@ def test_a_ttl_that_is_over_before_the_content_comes_is_known_all_the_same(world
     assert b.content(blob_id) is None, "c has it without the ttl"
 
 
-def test_a_replica_that_was_read_but_has_never_asked_is_not_new(world: World) -> None:
+def test_a_replica_that_was_read_but_has_not_requested_is_not_new(world: World) -> None:
     a, b, c = world.replicas
     blob_id = put(world, c)
     for replica in (a, b):
@@ -244,7 +244,7 @@ def forgotten_by_two(world: World) -> str:
     return blob_id
 
 
-def test_two_replicas_that_come_back_at_once_do_not_hand_each_other_what_is_forgotten() -> None:
+def test_two_replicas_that_return_together_do_not_exchange_purged_blobs() -> None:
     world = World(1, trouble=False, lists_change=True)
     blob_id = forgotten_by_two(world)
     a, _, c, d = world.replicas
@@ -256,7 +256,7 @@ def test_two_replicas_that_come_back_at_once_do_not_hand_each_other_what_is_forg
     assert d.rank(blob_id) is not None, "it has heard of the delete that the sweep has made"
 
 
-def test_a_new_replica_that_took_what_is_forgotten_is_not_read_until_it_has_heard_of_it() -> None:
+def test_a_new_replica_with_a_purged_blob_is_not_read_until_it_has_swept() -> None:
     world = World(1, trouble=False, lists_change=True)
     blob_id = forgotten_by_two(world)
     a, b, c, d = world.replicas
@@ -276,7 +276,7 @@ def test_a_new_replica_that_took_what_is_forgotten_is_not_read_until_it_has_hear
     assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
 
 
-def test_what_is_forgotten_later_and_lower_is_not_covered_by_an_earlier_sweep() -> None:
+def test_an_earlier_sweep_does_not_cover_a_later_purge_at_a_lower_position() -> None:
     before = NOTHING.with_dropped(100, 5000)
     swept = Token("log", 10, swept=before.count)
     assert swept.covers(before)
@@ -287,7 +287,7 @@ def test_what_is_forgotten_later_and_lower_is_not_covered_by_an_earlier_sweep() 
     assert Token("log", 0, known=100).covers(after), "it was read once, and is read again"
 
 
-def test_a_content_that_is_on_its_way_while_its_delete_is_forgotten_is_not_taken(
+def test_a_content_in_flight_while_its_delete_is_purged_is_refused(
     world: World,
 ) -> None:
     a, b, c = world.replicas
@@ -357,7 +357,7 @@ def test_a_run_drops_no_delete_for_an_undelete_that_is_not_durable(world: World)
     assert rank[0] == 1, "the delete is gone, so the undelete must be there"
 
 
-def test_what_was_swept_by_mistake_can_be_undeleted(world: World) -> None:
+def test_a_blob_swept_by_mistake_can_be_undeleted(world: World) -> None:
     a, b, c = world.replicas
     old = put(world, a)
     world.heal()
@@ -413,7 +413,7 @@ def test_a_lost_file_of_tokens_costs_a_comparison_and_nothing_else(world: World)
     assert [status.swept for r in world.replicas for status in r.replicator.status()] == [0] * 6
 
 
-def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World) -> None:
+def test_a_token_continues_in_the_segment_that_replaced_its_own(world: World) -> None:
     a = world.replicas[0]
     for _ in range(2):
         for number in range(20):
@@ -438,7 +438,7 @@ def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World
     assert (again.changes, again.more, again.behind) == ((), False, 0)
 
 
-def test_a_token_of_another_log_or_from_beyond_the_end_begins_anew(world: World) -> None:
+def test_a_token_of_another_log_or_beyond_the_end_starts_from_the_beginning(world: World) -> None:
     a, b, _ = world.replicas
     blob_id = put(world, a)
     whole = a.store.changes_since(None)
@@ -498,7 +498,7 @@ def test_a_stream_that_is_cut_or_changed_is_found_out(world: World) -> None:
             read(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
-def test_what_a_replica_says_is_checked() -> None:
+def test_answers_of_a_replica_are_checked() -> None:
     change = BlobChange("id", BlobRecordKind.TTL, 1, 2, 3, 4, 5, 6)
     assert BlobChange.from_row(change.to_row()) == change
     rows: list[object] = [None, [], [*change.to_row(), 1], ["", 1, *[0] * 6], ["id", 5, *[0] * 6]]

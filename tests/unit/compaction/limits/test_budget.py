@@ -71,7 +71,7 @@ def test_without_a_rate_nothing_waits() -> None:
     assert bucket.take(1 << 49) == 0
 
 
-def test_the_burst_is_a_tenth_of_a_second_unless_told() -> None:
+def test_the_default_burst_is_a_tenth_of_a_second() -> None:
     assert TokenBucket(5_000, ManualClock()).burst_bytes == 500
     assert TokenBucket(3, ManualClock()).burst_bytes == 1
 
@@ -173,7 +173,7 @@ def test_many_short_tasks_keep_to_the_rate_together() -> None:
     assert clock.monotonic_s() == pytest.approx(10, rel=0.01)
 
 
-def test_whoever_started_a_task_can_stop_it() -> None:
+def test_a_task_can_be_stopped_by_its_check() -> None:
     def stop() -> None:
         raise PlanStale("not any more")
 
@@ -225,7 +225,7 @@ def test_scratch_space_that_cannot_suffice_is_refused_with_all_numbers() -> None
         reserve_scratch(fs, "/", needed_bytes=1_001, scratch_bytes=None)
 
 
-def test_one_run_per_disk_and_the_second_learns_who_has_it(tmp_path: Path) -> None:
+def test_one_run_per_disk_and_the_second_names_the_first(tmp_path: Path) -> None:
     fs = LocalFileSystem()
     first, second = tmp_path / "a", tmp_path / "b"
     first.mkdir()
@@ -264,7 +264,7 @@ def test_a_crash_opens_the_gate() -> None:
     DiskGate(fs.kill_clone(), "/gate").enter("/", "run-2")
 
 
-def test_a_path_that_is_not_there_locks_nothing() -> None:
+def test_a_missing_path_locks_nothing() -> None:
     fs = MemoryFileSystem()
 
     with pytest.raises(FileNotFoundError):

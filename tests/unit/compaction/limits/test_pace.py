@@ -59,7 +59,7 @@ def test_it_halves_while_gets_are_slow_and_climbs_when_they_are_not() -> None:
     assert story.window(9) == 5
 
 
-def test_nobody_who_waits_is_nobody_to_disturb() -> None:
+def test_without_latencies_the_rate_rises() -> None:
     story = Story(before_ms=2)
     story.window(50)
     assert [story.window() for _ in range(3)] == [34, 36, 38]
@@ -78,7 +78,7 @@ def test_between_two_windows_it_does_nothing() -> None:
     assert story.pacer.bytes_per_s == 64 * MIB
 
 
-def test_what_is_slow_depends_on_what_was_before() -> None:
+def test_the_limit_depends_on_the_latency_before_the_run() -> None:
     assert limit_ms(SETTINGS, None) == 20
     assert limit_ms(SETTINGS, 4) == 8
     assert limit_ms(SETTINGS, 15) == 20, "never above the limit of the settings"
@@ -132,7 +132,7 @@ def test_a_rate_that_is_torn_or_gone_leaves_what_is() -> None:
     story.pacer.close()
 
 
-def test_absurd_settings_are_refused() -> None:
+def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="at most bytes_per_s_max"):
         PaceSettings(bytes_per_s_min=2 * MIB, bytes_per_s_max=MIB)
     with pytest.raises(InvalidSetting, match="p95_rise_max"):

@@ -58,7 +58,7 @@ def test_an_age_is_never_negative_when_the_wall_clock_steps_back() -> None:
 
 
 @pytest.mark.parametrize("position", [-2, -100])
-def test_a_hold_below_nothing_is_refused(position: int) -> None:
+def test_a_negative_hold_is_refused(position: int) -> None:
     with pytest.raises(PositionOutOfRange, match="hold journal"):
         Hold("journal", position)
 

@@ -439,7 +439,7 @@ def test_view_keeps_few_segments_and_copies_little_however_small_the_runs_are() 
 
 
 @pytest.mark.parametrize("options", [{"density_min": 1.1}, {"rewrite_bytes_max": 0}])
-def test_view_refuses_absurd_settings(options: dict[str, float]) -> None:
+def test_view_refuses_settings_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(InvalidSetting, match=next(iter(options))):
         plan_view([], LIMITS, **options)
 

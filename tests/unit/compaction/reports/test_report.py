@@ -127,7 +127,7 @@ def test_a_history_that_never_was_is_empty(fs: MemoryFileSystem) -> None:
     assert History(fs, PATH).newest(10) == []
 
 
-def test_newest_first_and_no_more_than_asked_for(fs: MemoryFileSystem) -> None:
+def test_newest_first_and_at_most_the_limit(fs: MemoryFileSystem) -> None:
     fill(fs, 4)
 
     assert names(History(fs, PATH).newest(3)) == ["run-3", "run-2", "run-1"]

@@ -181,7 +181,7 @@ def test_the_target_is_durable_but_for_its_name() -> None:
 
 
 @given(st.data())
-def test_what_is_measured_is_what_is_copied(data: st.DataObject) -> None:
+def test_the_measured_bytes_are_the_copied_bytes(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([0, 1, 40, 300, 40_000, 70_000]), min_size=1))
     steps = data.draw(
         st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)), "steps"

@@ -62,7 +62,7 @@ def test_in_place_the_log_has_only_what_is_live() -> None:
     assert contents(open_log(fs)) == expected | {40: b"still active"}
 
 
-def test_positions_go_on_where_they_were() -> None:
+def test_positions_continue_where_they_were() -> None:
     fs, log = new_log()
     compactor_of(log, fs, []).run()
     assert positions(log) == []
@@ -331,7 +331,7 @@ def test_the_report_says_what_was_dropped_and_why() -> None:
     assert compactor.history.newest(9) == [report]
 
 
-def test_what_was_reclaimed_is_added_to_the_report() -> None:
+def test_reclaimed_bytes_are_added_to_the_report() -> None:
     fs, log = new_log()
     compactor = compactor_of(log, fs, EVEN)
     report = compactor.run()
@@ -344,7 +344,7 @@ def test_what_was_reclaimed_is_added_to_the_report() -> None:
     assert compactor.history.newest(9) == [amended]
 
 
-def test_events_tell_the_phases_in_order() -> None:
+def test_events_report_the_phases_in_order() -> None:
     events: list[Event] = []
     fs, log = new_log()
     report = compactor_of(log, fs, EVEN, events=events.append).run()
@@ -380,7 +380,7 @@ def test_nothing_is_recovered_where_nothing_is_unfinished() -> None:
     assert compactor_of(log, fs, EVEN).recover() is None
 
 
-def test_a_damaged_journal_is_given_up_and_said_so() -> None:
+def test_a_damaged_journal_is_discarded_and_reported() -> None:
     fs, log = new_log()
     with fs.open_append(f"{DIRECTORY}/JOURNAL") as file:
         file.write(b"no journal at all\n")

@@ -60,7 +60,7 @@ def test_without_a_file_there_is_no_unfinished_run() -> None:
     assert new_journal()[1].read() is None
 
 
-def test_what_was_decided_comes_back() -> None:
+def test_a_decision_is_read_back() -> None:
     _, journal = new_journal()
     journal.create(RECORD)
     assert journal.read() == RECORD
@@ -76,7 +76,7 @@ def test_facts_and_messages_come_back() -> None:
     assert journal.read() == record
 
 
-def test_what_was_done_comes_back() -> None:
+def test_recorded_steps_are_read_back() -> None:
     _, journal = new_journal()
     journal.create(RECORD)
     journal.copied(1, SEGMENTS[3])

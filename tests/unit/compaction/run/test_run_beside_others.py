@@ -57,7 +57,7 @@ def interrupted(
 # --- writers, readers, retention ------------------------------------------------------------
 
 
-def test_appends_and_rolls_go_on_while_a_run_copies() -> None:
+def test_appends_and_rolls_continue_while_a_run_copies() -> None:
     fs, log = new_log()
     appended: list[int] = []
 
@@ -111,7 +111,7 @@ def test_a_reader_that_comes_after_the_run_holds_nothing_back() -> None:
         assert compactor.reclaim().files == 4
 
 
-def test_a_reader_goes_on_in_the_new_generation_with_gaps_but_no_repeats() -> None:
+def test_a_reader_continues_in_the_new_generation_with_gaps_but_no_repeats() -> None:
     fs, log = new_log()
     with log.snapshot("before") as snapshot:
         seen = [entry.position for entry in snapshot.read(limit=13)]

@@ -335,7 +335,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, node: Node) -> None:
+def test_a_backup_names_damaged_files_and_saves_the_rest(tmp_path: Path, node: Node) -> None:
     for name in ("fine", "headless", "cut"):
         topic = node.topics.create(name)
         topic.append(value=b"one")

@@ -72,7 +72,7 @@ def test_a_run_of_sends_is_read_from_where_it_begins() -> None:
     assert sends.stop == 3 + len(run)
 
 
-def test_every_part_of_the_metadata_that_is_asked_about_is_seen() -> None:
+def test_every_queried_field_of_the_metadata_is_read() -> None:
     keys = EncryptionKeys(key="k", value=b"v", metadata=[KeyValue(key="a", value="b")])
     assert flags_of(entry()) == 0
     assert flags_of(entry(partition_key="k")) == fast.KEYED
@@ -89,7 +89,7 @@ def test_every_part_of_the_metadata_that_is_asked_about_is_seen() -> None:
     assert sends.deliver_at_times_ms.tolist() == [-5]
 
 
-def test_what_the_command_says_of_a_batch_and_of_a_chunk_is_seen() -> None:
+def test_batch_and_chunk_fields_of_the_command_are_read() -> None:
     sends = scan(send(entry(), num_messages=5, highest_sequence_id=11, is_chunk=True))
     assert sends.num_messages.tolist() == [5]
     assert sends.highest_sequence_ids.tolist() == [11]
@@ -112,11 +112,11 @@ def test_ids_of_minus_one_read_as_that() -> None:
         {"message_id": wire.MessageIdData(ledgerId=1, entryId=2)},
     ],
 )
-def test_what_only_protobuf_understands_is_flagged(fields: dict[str, object]) -> None:
+def test_unusual_commands_are_flagged_for_protobuf(fields: dict[str, object]) -> None:
     assert scan(send(entry(), **fields)).flags.tolist() == [fast.UNUSUAL]
 
 
-def test_metadata_that_only_protobuf_understands_is_flagged() -> None:
+def test_unusual_metadata_is_flagged_for_protobuf() -> None:
     assert flags_of(entry(txnid_least_bits=0)) == fast.UNUSUAL
     assert flags_of(entry(txnid_most_bits=1)) == fast.UNUSUAL
     assert flags_of(entry(compacted_batch_indexes=[1])) == fast.UNUSUAL
@@ -294,7 +294,7 @@ def test_a_frame_over_the_limit_is_not_waited_for() -> None:
     assert scan(frame[:4], len(frame) - 1).why == fast.OVER_LIMIT
 
 
-def test_a_scan_with_no_more_rows_says_where_to_go_on() -> None:
+def test_a_scan_without_free_rows_returns_where_to_continue() -> None:
     frame = send(entry())
     data = array(frame * (fast.SENDS_MAX + 1))
     sends = fast.scan_sends(data, 0, data.size, LIMIT_BYTES)
@@ -321,7 +321,7 @@ def batch_ok(payload: bytes, count: int) -> bool:
     return fast.check_batch(array(payload), 0, len(payload), count)
 
 
-def test_a_batch_is_as_many_messages_as_it_says() -> None:
+def test_the_count_of_a_batch_is_checked() -> None:
     payload = batch([b"one", b"", b"three"])
     assert batch_ok(payload, 3)
     for count in (-1, 0, 1, 2, 4, 2**31 - 1):
@@ -361,7 +361,7 @@ def test_a_batch_that_would_crash_its_consumers_is_flagged() -> None:
     assert flags_of(entry(payload, num_messages_in_batch=-1, compression=LZ4)) == bad
 
 
-def test_a_batch_that_cannot_be_read_is_taken_if_it_may_have_as_many_as_it_says() -> None:
+def test_an_undecodable_batch_is_accepted_if_its_count_is_possible() -> None:
     key = EncryptionKeys(key="k", value=b"v")
     secret: dict[str, Any] = {"num_messages_in_batch": 3, "encryption_keys": [key]}
     assert flags_of(entry(bytes(18), **secret)) == fast.BATCH | fast.ENCRYPTED

@@ -84,7 +84,7 @@ def test_a_part_of_a_frame_is_not_consumed() -> None:
         ("47455420", "frame of 1195725860 bytes is larger than the limit 5253120"),
     ],
 )
-def test_what_cannot_be_a_frame_is_refused_before_it_is_complete(data: str, reason: str) -> None:
+def test_an_invalid_frame_is_refused_before_it_is_complete(data: str, reason: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         split(bytes.fromhex(data))
     assert caught.value.reason == str(caught.value) == reason
@@ -120,7 +120,7 @@ def test_an_empty_command_is_a_frame() -> None:
     assert (bytes(frame.command), frame.entry, size) == (b"", None, 8)
 
 
-def test_text_that_is_none_is_refused_wherever_it_stands() -> None:
+def test_invalid_utf8_is_refused_in_any_field() -> None:
     command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER)
     command.producer.topic = "orders"
     command.producer.producer_id = command.producer.request_id = 1

@@ -77,7 +77,7 @@ def test_neighbours_that_fit_into_one_are_merged() -> None:
     assert merges(5, 1, 4, 5) == [[2, 3]]
 
 
-def test_one_alone_is_written_anew_if_more_than_half_is_dead() -> None:
+def test_a_single_segment_is_rewritten_if_more_than_half_is_dead() -> None:
     assert merges(2, 4) == [[1]]
     assert merges(3, 4) == []
     assert merges(3, size=8) == [[1]], "24 of 50 bytes"
@@ -87,7 +87,7 @@ def test_segments_without_live_entries_separate_nothing() -> None:
     assert merges(2, 0, 0, 3) == [[1, 4]]
 
 
-def test_what_does_not_fit_into_an_empty_group_is_skipped() -> None:
+def test_a_segment_larger_than_a_group_is_skipped() -> None:
     assert merges(1, 4, 1, limits=(3, 1000)) == [[1], [3]]
     assert merges(1, 4, 1, limits=(5, 35)) == [[1], [3]]
 
@@ -126,7 +126,7 @@ def test_the_newest_segment_is_left_alone_and_may_grow_meanwhile() -> None:
     member.check()
 
 
-def test_reading_goes_on_while_files_change_under_it() -> None:
+def test_reads_continue_while_files_are_replaced() -> None:
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     plan = member.log.plan([2, 9, 12])
     member.compactor.request(RunWanted())
@@ -154,7 +154,7 @@ def test_only_the_part_of_a_segment_that_counts_is_merged() -> None:
     again.check()
 
 
-def test_files_that_nobody_refers_to_go_with_the_next_run() -> None:
+def test_unreferenced_files_are_deleted_by_the_next_run() -> None:
     member = Member(MemoryFileSystem()).fill(17)
     fs = FaultyFileSystem(member.fs, [Fault("remove", "*", kind="EIO")])
     member.compactor._named._fs = fs
@@ -272,7 +272,7 @@ def test_an_index_that_has_died_since_it_was_planned_is_gone() -> None:
         assert gone.value.index == index
 
 
-def test_a_segment_that_goes_while_it_is_read_is_looked_for_again() -> None:
+def test_a_segment_merged_during_a_read_is_found_again() -> None:
     """[H7] The reader had decided on a file, which was removed before it could be opened."""
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     segments = member.log.segments

@@ -47,7 +47,7 @@ def due(found: Member) -> bool:
     return found.compactor.merges > merges
 
 
-def test_nothing_is_merged_unless_somebody_asks() -> None:
+def test_nothing_is_merged_without_a_request() -> None:
     found = member()
     for index in (31, 32):
         found.snapshot(index, [1, 7])
@@ -58,7 +58,7 @@ def test_nothing_is_merged_unless_somebody_asks() -> None:
     assert not due(found)
 
 
-def test_after_so_many_runs_of_phase_1() -> None:
+def test_a_merge_after_enough_runs_of_phase_1() -> None:
     found = member(after_drops=3)
     assert [due(found.snapshot(31 + n, [1, 7])) for n in range(2)] == [False, False]
     found.fill(40)
@@ -73,7 +73,7 @@ def test_when_a_share_of_the_entries_is_dead() -> None:
     assert due(found.snapshot(34, [1, 6, 7, 12, 14, 17, 19]))
 
 
-def test_what_could_not_be_merged_is_no_reason_to_try_again() -> None:
+def test_segments_that_could_not_be_merged_trigger_no_retry() -> None:
     found = member(dead_ratio=0.3)
     scattered = [index for index in range(1, 31) if index % 5 in (0, 1, 2)]
     assert due(found.snapshot(31, scattered))
@@ -81,18 +81,18 @@ def test_what_could_not_be_merged_is_no_reason_to_try_again() -> None:
     assert not due(found.snapshot(32, scattered)), "three of five are live in each, none fit"
 
 
-def test_when_so_many_bytes_are_dead() -> None:
+def test_a_merge_when_enough_bytes_are_dead() -> None:
     found = member(dead_bytes=600)
     assert not due(found.snapshot(31, [index for index in range(1, 31) if index % 5]))
     assert due(found.snapshot(32, [index for index in range(1, 31) if index % 5 > 2]))
 
 
-def test_every_so_often() -> None:
+def test_a_merge_at_each_interval() -> None:
     found = member(interval_ms=10_000)
     assert found.compactor.observe() == Observation(period_ms=10_000)
 
 
-def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
+def test_one_job_at_a_time_and_another_if_the_snapshot_has_moved() -> None:
     found = member()
     found.snapshot(31, [1, 7, 30])
     job = found.compactor.next_job()
@@ -118,7 +118,7 @@ def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
     assert [number for number, _, _ in found.spans] == [6, 7]
 
 
-def test_a_failure_is_not_tried_again_at_once() -> None:
+def test_a_failure_is_not_retried_at_once() -> None:
     found = member()
     found.compactor.request(RunWanted())
     assert found.compactor.next_job() is not None
@@ -253,7 +253,7 @@ def test_without_a_queue_a_run_is_refused_while_the_disk_is_in_use_and_phase_1_i
     assert found.compactor.status().state == "SUCCESS"
 
 
-def test_one_who_has_the_disk_runs_though_it_is_in_use() -> None:
+def test_a_request_that_holds_the_disk_runs() -> None:
     found = sparse()
     with disk_of(found):
         found.compactor.request(RunWanted(control=RunControl(has_disk=True)))
@@ -319,7 +319,7 @@ def test_a_run_is_refused_where_not_even_one_target_fits(monkeypatch: pytest.Mon
     found.check()
 
 
-def test_nobody_waits_for_a_group_that_is_closed() -> None:
+def test_requests_to_a_closed_group_do_not_wait() -> None:
     found, told, plans = sparse(), list[Report | LithifyError](), list[DryRun | LithifyError]()
     found.compactor.request(RunWanted(ended=told.append))
     found.compactor.plan(plans.append)

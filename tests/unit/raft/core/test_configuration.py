@@ -48,7 +48,7 @@ def test_a_name_that_could_not_be_read_back_is_refused() -> None:
 
 
 @given(st.lists(st.builds(ConfChange, changes, st.sampled_from(Mode)), max_size=8))
-def test_whatever_is_asked_nobody_is_voter_and_learner_and_somebody_votes(
+def test_no_change_makes_a_voter_a_learner_too_or_leaves_no_voters(
     asked: list[ConfChange],
 ) -> None:
     config = three()
@@ -83,7 +83,7 @@ def test_a_configuration_is_in_force_from_its_entry_on_and_goes_with_it() -> Non
     assert not members.cut(0)
 
 
-def test_who_is_removed_may_campaign_until_that_is_committed() -> None:
+def test_a_removed_member_may_campaign_until_the_removal_is_committed() -> None:
     members = Membership(0, three())
     members.add([entry(1, changed(three(), ConfChange.parse("-n1")))])
     assert members.may_campaign("n1")

@@ -125,13 +125,13 @@ def test_a_member_that_lost_entries_says_so() -> None:
         core.step(Heartbeat("n2", "n1", 2, commit=7, round=0))
 
 
-def test_a_message_to_somebody_else_is_refused() -> None:
+def test_a_message_to_another_member_is_refused() -> None:
     core, _ = member()
     with pytest.raises(InvalidInput, match="message to n2 was delivered to n1"):
         core.step(Heartbeat("n3", "n2", 1, commit=0, round=0))
 
 
-def test_answers_of_strangers_and_of_other_terms_count_for_nothing() -> None:
+def test_answers_of_non_members_and_of_other_terms_are_ignored() -> None:
     core, storage = member()
     core.campaign()
     work(core, storage)
@@ -156,7 +156,7 @@ def test_a_second_answer_of_the_same_voter_is_not_counted() -> None:
     assert core.status().role is Role.PRE_CANDIDATE
 
 
-def test_an_acknowledgement_of_one_who_is_no_member_commits_nothing() -> None:
+def test_an_acknowledgement_of_a_non_member_commits_nothing() -> None:
     core, storage = member(Config(frozenset(("n1", "n2"))))
     core.campaign()
     work(core, storage)
@@ -187,7 +187,7 @@ def test_a_member_cannot_have_more_than_its_leader() -> None:
         core.step(AppendReply("n2", "n1", 1, 99))
 
 
-def test_a_restart_goes_on_with_term_vote_log_and_members() -> None:
+def test_a_restart_keeps_term_vote_log_and_members() -> None:
     core, storage = member(THREE, 1, 1)
     core.step(VoteRequest("n2", "n1", 3, 2, 1))
     work(core, storage)

@@ -149,7 +149,7 @@ def test_reads_cross_from_the_stored_part_into_the_tail_within_the_limit() -> No
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.data())
-def test_the_last_index_up_to_a_term_is_found_without_looking_at_all(
+def test_the_last_index_up_to_a_term_is_found_by_binary_search(
     steps: list[int], data: st.DataObject
 ) -> None:
     terms = [1 + sum(steps[: n + 1]) for n in range(len(steps))]

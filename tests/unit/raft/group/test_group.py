@@ -59,7 +59,7 @@ def test_followers_refuse_proposals_and_answer_reads() -> None:
     assert members.get("n2", b"k") == b"v"
 
 
-def test_a_read_whose_question_was_lost_is_asked_again() -> None:
+def test_a_read_whose_request_was_lost_is_repeated() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     members.put("n1", b"k", b"v")
@@ -188,7 +188,7 @@ def test_the_first_entry_of_a_new_leader_decides_what_the_old_one_has_left() -> 
     assert members.get("n1", b"k0") is None
 
 
-def test_a_leader_that_was_unseated_and_hears_nothing_says_that_it_does_not_know() -> None:
+def test_an_unseated_leader_without_contact_reports_an_unknown_outcome() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     members.lose = lambda message: "n1" in (message.sender, message.to)
@@ -206,7 +206,7 @@ def test_a_leader_that_was_unseated_and_hears_nothing_says_that_it_does_not_know
     assert isinstance(results[1], ProposalDropped)
 
 
-def test_what_others_committed_of_an_unseated_leader_is_answered_as_done() -> None:
+def test_proposals_of_an_unseated_leader_committed_by_others_are_answered_as_done() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     # The others get the entry, and n1 hears nothing any more.
@@ -300,7 +300,7 @@ def test_commands_that_come_fast_make_a_quarter_of_the_snapshots() -> None:
     assert members["n1"].group.overview()["snapshots_taken"] == 4
 
 
-def test_a_snapshot_that_could_not_be_written_is_tried_again_after_a_while() -> None:
+def test_a_failed_snapshot_is_retried_after_a_pause() -> None:
     members = Members("n1")
     members.elect("n1")
     members.put("n1", b"k", b"v")
@@ -416,7 +416,7 @@ def propose(members: Members, name: str, command: bytes) -> bytes:
     return result.reply
 
 
-def test_a_timer_rings_once_for_the_group() -> None:
+def test_a_timer_fires_once_per_group() -> None:
     members = Members("n1", "n2", "n3", machine=Counting)
     members.elect("n1")
     propose(members, "n1", b"timer")
@@ -521,7 +521,7 @@ def test_nothing_is_applied_behind_the_end_of_a_group() -> None:
     assert not any(isinstance(message, MemberRemoved) for message in members.told)
 
 
-def test_who_is_removed_is_told_so_and_believes_it() -> None:
+def test_a_removed_member_is_notified_and_accepts_it() -> None:
     members = Members("n1", "n2", "n3")
     group = members.elect("n1")
     members.put("n1", b"k", b"v")
@@ -539,7 +539,7 @@ def test_who_is_removed_is_told_so_and_believes_it() -> None:
     assert third.believes(replace(word, term=0, index=0, ended=True))
 
 
-def test_who_was_removed_hears_no_candidate_that_lacks_what_it_had() -> None:
+def test_a_removed_member_does_not_vote_for_a_candidate_with_a_shorter_log() -> None:
     left = NEVER_LEFT.again(status_at(term=4, last_term=3, last_index=271))
     assert left == RemovedMembership(1, 4, 3, 271)
     assert left.hears(VoteRequest("n2", "n1", 5, 271, 3))

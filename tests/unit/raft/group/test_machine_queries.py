@@ -53,7 +53,7 @@ class Slow(KvMachine):
         return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"nobody came"
 
 
-def test_a_query_that_takes_long_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_a_slow_query_delays_no_other(tmp_path: Path) -> None:
     is_asked, let_go = threading.Event(), threading.Event()
 
     async def story() -> None:
@@ -105,7 +105,7 @@ def test_a_query_that_fails_ends_the_node_wherever_it_runs(tmp_path: Path) -> No
         asyncio.run(story())
 
 
-def test_what_the_machine_refuses_is_the_answer() -> None:
+def test_a_refusal_of_the_machine_is_the_answer() -> None:
     class Refusing(KvMachine):
         def query(self, state: KvState, query: bytes) -> bytes | QueryRead:
             return QueryRead((), self.refuse)
@@ -157,7 +157,7 @@ def test_an_answer_is_as_of_the_moment_when_the_machine_was_asked() -> None:
     assert asked.answer == (asked.index, b"old" + LARGE)
 
 
-def test_a_query_whose_entry_has_gone_meanwhile_is_asked_anew() -> None:
+def test_a_query_whose_entry_was_deleted_is_repeated() -> None:
     asked = Asked()
     for key in (b"key", b"other", b"another"):
         asked.members.put("n1", key, b"new" + LARGE)
@@ -170,7 +170,7 @@ def test_a_query_whose_entry_has_gone_meanwhile_is_asked_anew() -> None:
     assert asked.answer == (asked.group.applied_index, b"new" + LARGE)
 
 
-def test_who_waits_for_an_answer_is_told_when_the_group_closes() -> None:
+def test_waiting_requests_fail_when_the_group_closes() -> None:
     asked = Asked()
     asked.group.close(GroupAbsent("g", "n1"))
     assert [type(result) for result in asked.results] == [GroupAbsent]

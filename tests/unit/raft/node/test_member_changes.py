@@ -285,7 +285,7 @@ def test_an_address_is_taken_only_if_the_right_node_is_there(tmp_path: Path) -> 
     asyncio.run(story())
 
 
-def test_a_member_that_is_reached_elsewhere_is_moved_after_a_look(tmp_path: Path) -> None:
+def test_a_member_at_another_address_is_moved_after_a_check(tmp_path: Path) -> None:
     async def forward(port: int, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         inner, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -393,7 +393,7 @@ def test_a_member_whose_directory_was_replaced_is_not_added_before_it_is_removed
     asyncio.run(story())
 
 
-def test_a_directory_without_an_identity_opens_and_goes_on(tmp_path: Path) -> None:
+def test_a_directory_without_an_identity_opens_and_serves(tmp_path: Path) -> None:
     """As the version before has written it."""
 
     async def story() -> None:
@@ -495,7 +495,7 @@ def test_a_node_that_does_not_know_that_it_was_removed_is_added_again(tmp_path: 
     asyncio.run(story())
 
 
-def test_a_member_with_another_history_stops_and_the_node_goes_on(tmp_path: Path) -> None:
+def test_a_member_with_another_history_stops_and_the_node_continues(tmp_path: Path) -> None:
     async def story() -> None:
         given = settings(tmp_path, "n1")
         async with running(given) as one, client_of(one) as client:

@@ -30,7 +30,7 @@ def test_a_gap_is_refused_and_leaves_everything_as_it_was() -> None:
     assert (len(table), table.last, table.payload_bytes) == (3, 3, 3)
 
 
-def test_what_is_overwritten_is_cut_off() -> None:
+def test_overwritten_entries_are_truncated() -> None:
     table = MemTable("g")
     table.append(run(1, 10))
     table.append(run(4, 6, term=2))

@@ -157,7 +157,7 @@ def test_the_backlog_in_a_large_segment_of_the_view(value: bytes) -> None:
     assert size_bytes == pytest.approx(400 * len(value), rel=0.8)
 
 
-def test_what_is_in_order_is_recorded_so_that_a_restart_has_it_without_the_view(
+def test_gaps_in_order_are_recorded_so_that_a_restart_needs_no_view(
     bench: Compacted,
 ) -> None:
     subscription, _ = bench.read()
@@ -252,7 +252,7 @@ def test_from_any_position_taken_literally(bench: Compacted, start: int, found: 
         assert bench.received(subscription) == found
 
 
-def test_seeking_by_time_looks_into_the_view() -> None:
+def test_seeking_by_time_searches_the_view() -> None:
     bench = Compacted()
     times = []
     for key in "aabbc":
@@ -272,7 +272,7 @@ def test_seeking_by_time_looks_into_the_view() -> None:
     assert bench.received(subscription) == [3, 4]
 
 
-def test_a_batch_that_a_client_does_not_speak_of_comes_again_packed() -> None:
+def test_a_batch_that_was_not_acknowledged_is_redelivered_packed() -> None:
     bench = Compacted()
     bench.put_batch("a", "b", "c", "d")
     bench.put("b", "d")
@@ -293,7 +293,7 @@ def test_a_batch_that_a_client_does_not_speak_of_comes_again_packed() -> None:
     assert subscription.cursor.mark_delete == pack(2, 0) - 1
 
 
-def test_a_batch_that_comes_to_another_consumer_is_packed_unless_it_was_sought() -> None:
+def test_a_batch_redelivered_to_another_consumer_is_packed_unless_it_was_sought() -> None:
     bench = Compacted()
     bench.put_batch("a", "b", "c", "d")
     bench.put("b", "d")
@@ -346,7 +346,7 @@ def test_a_reader_gets_a_batch_as_it_is_stored_and_masked() -> None:
     assert consumer.permits == 10 - first.wire.messages - 2
 
 
-def test_what_remains_of_a_batch_may_go_while_nobody_looks() -> None:
+def test_the_rest_of_a_batch_may_be_dropped_while_no_consumer_is_connected() -> None:
     bench = Compacted()
     bench.put_batch("a", "b", "c")
     bench.put("b")
@@ -363,7 +363,7 @@ def test_what_remains_of_a_batch_may_go_while_nobody_looks() -> None:
     assert bench.received(subscription) == [1, 0]
 
 
-def test_what_remains_of_a_batch_may_go_while_something_before_it_is_open() -> None:
+def test_the_rest_of_a_batch_may_be_dropped_while_an_earlier_entry_is_unacknowledged() -> None:
     bench = Compacted()
     bench.put("z")
     bench.put_batch("a", "b")
@@ -422,7 +422,7 @@ def test_the_last_message_of_what_is_encrypted() -> None:
     assert bench.topic.last_message_id(2**62) == MessageId(2, 0)
 
 
-def test_an_empty_view_is_looked_at_once(bench: Compacted) -> None:
+def test_an_empty_view_is_read_once(bench: Compacted) -> None:
     bench.put("a", "b", "c", value=None)
     bench.compact()
     subscription, _ = bench.read()
@@ -527,7 +527,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_meanwhile_each_reader_ends_with_the_same_map(seed: int) -> None:
+def test_every_reader_ends_with_the_same_map_despite_concurrent_runs(seed: int) -> None:
     """Runs, rolls and trimming between any two messages; readers that join at any time."""
     rng = random.Random(seed)
     bench = Compacted(segment_bytes_max=4096)
@@ -568,7 +568,7 @@ def test_whatever_happens_meanwhile_each_reader_ends_with_the_same_map(seed: int
     assert {key: value for key, value in read.items() if value is not None} == expected
 
 
-def test_what_readers_had_pinned_is_added_to_the_report_when_upkeep_deletes_it(
+def test_pinned_files_are_added_to_the_report_when_maintenance_deletes_them(
     bench: Compacted,
 ) -> None:
     topic = bench.topic

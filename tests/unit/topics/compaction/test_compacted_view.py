@@ -97,7 +97,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize("tombstone", EMPTY)
-def test_every_clients_way_to_say_that_a_key_is_gone(tombstone: bytes) -> None:
+def test_tombstones_of_all_clients(tombstone: bytes) -> None:
     life = topic()
     life.append([(single("a"), 0), (single("b"), 0), (tombstone, 0)])
     life.compact()

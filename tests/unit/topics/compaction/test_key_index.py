@@ -202,7 +202,7 @@ OPAQUE_ENTRIES = {
 
 
 @pytest.mark.parametrize("name", OPAQUE_ENTRIES)
-def test_what_cannot_be_read_is_kept_as_a_whole(name: str) -> None:
+def test_an_undecodable_batch_is_kept_as_a_whole(name: str) -> None:
     body, messages = OPAQUE_ENTRIES[name]
     (row,), facts = index(sealed(body))
     assert (row.slot, row.slots, row.flags, row.group) == (-1, 1, OPAQUE, messages)
@@ -224,7 +224,7 @@ def test_a_shrunk_batch_has_only_the_slots_that_its_metadata_lists() -> None:
 
 
 @pytest.mark.parametrize("slots", [[], [1], [1, 1], [3, 1], [-1, 2], [1, 5], [0, 1, 2]])
-def test_a_shrunk_batch_whose_list_is_absurd_is_opaque(slots: list[int]) -> None:
+def test_a_shrunk_batch_with_an_invalid_list_is_opaque(slots: list[int]) -> None:
     body = batch(message("b"), message("d"), num_messages_in_batch=5, compacted_batch_indexes=slots)
     # A list that is too short leaves bytes over; the messages that are there are as it says.
     expected = [0] if slots == [1] else [OPAQUE]
@@ -328,7 +328,7 @@ def test_the_index_of_one_order_is_none_of_the_other() -> None:
     assert not has_index(replace(task, order=ORDER_EVENT))
 
 
-def test_a_damaged_index_is_not_one_and_making_it_again_gives_the_same_bytes() -> None:
+def test_a_damaged_index_counts_as_missing_and_is_rebuilt_with_the_same_bytes() -> None:
     fs = MemoryFileSystem()
     task = seal(fs, [single("a"), batch(message("b"), message("a"))])
     run_index(task, lambda: None)
@@ -352,7 +352,7 @@ def test_a_damaged_segment_gets_no_index() -> None:
     assert not has_index(task)
 
 
-def test_it_stops_when_it_is_told_to() -> None:
+def test_indexing_stops_when_cancelled() -> None:
     def check() -> None:
         raise RunCancelled("enough")
 

@@ -88,11 +88,11 @@ def test_an_older_event_does_not_bring_back_what_a_retained_tombstone_deleted() 
     assert judge(*rows, by_event_time=True, tombstones_until_ms=0) == [LIVE, SUPERSEDED]
 
 
-def test_what_is_dead_neither_wins_nor_comes_back() -> None:
+def test_a_dead_row_neither_wins_nor_becomes_live() -> None:
     assert judge([Row(1)], [Row(1, dead=True)]) == [LIVE, DEAD_BEFORE]
 
 
-def test_a_key_that_nobody_published_for_long_leaves() -> None:
+def test_a_key_without_new_messages_expires() -> None:
     rows = [Row(1, published_ms=3), Row(2, published_ms=4)]
     assert judge(rows, keys_until_ms=3) == [EXPIRED, LIVE]
 

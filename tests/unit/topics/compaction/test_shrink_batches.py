@@ -247,7 +247,7 @@ def test_a_live_slot_that_is_not_there_is_an_error() -> None:
         shrink(smaller, 0b110, shrunk=True)
 
 
-def test_what_was_compressed_wrongly_is_found_before_it_is_written(
+def test_wrong_compression_is_found_before_the_batch_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The codec's fault must not become the topic's."""
@@ -270,7 +270,7 @@ def test_an_encrypted_batch_is_not_opened() -> None:
         shrink(encode_entry(metadata, b"secret"), 1, shrunk=False)
 
 
-def test_what_is_no_batch_is_not_shrunk() -> None:
+def test_data_that_is_no_batch_is_not_shrunk() -> None:
     for body in (b"", b"\0\0\0\x7f", single(1)):
         with pytest.raises(InvalidInput, match="cannot be shrunk"):
             shrink(body, 1, shrunk=False)

@@ -87,7 +87,7 @@ def test_a_key_that_is_neither_text_nor_base64_is_taken_as_it_is() -> None:
     assert next(decode_entry(entry(encode_entry(head, b"v")))).key == "\u00e9".encode()
 
 
-def test_what_was_sent_as_text_and_is_none_can_be_read() -> None:
+def test_invalid_utf8_keys_can_be_read() -> None:
     given = MessageMetadata(producer_name="@@", partition_key="@@", sequence_id=1, publish_time=1)
     head = given.SerializeToString().replace(b"@@", b"\xff\xfe")
     message = next(decode_entry(entry(len(head).to_bytes(4, "big") + head + b"v")))
@@ -107,7 +107,7 @@ def test_damage_is_found() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0", b"\0\0\0\x09abc", b"\0\0\0\x01\xff"])
-def test_what_is_no_message_is_refused(body: bytes) -> None:
+def test_an_invalid_message_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):
         parse_entry(body)
 
@@ -144,7 +144,7 @@ def test_a_batch_that_was_made_smaller_says_which_slots_it_has() -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
-def test_what_is_compressed_can_be_opened(compression: int) -> None:
+def test_compressed_payloads_can_be_decompressed(compression: int) -> None:
     plain = batch_of(b"value" * 100)
     head = metadata(num_messages_in_batch=1, compression=compression, uncompressed_size=len(plain))
     body = encode_entry(head, compress(compression, plain))

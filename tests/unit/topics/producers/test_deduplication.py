@@ -120,7 +120,7 @@ def messages_in(log: Log) -> dict[str, list[int]]:
 # --- what is new ----------------------------------------------------------------------------
 
 
-def test_what_was_written_is_not_written_again() -> None:
+def test_stored_messages_are_not_stored_again() -> None:
     store = Store(MemoryFileSystem())
     assert store.known.last_sequence_id("ann") == -1
     assert store.send("ann", (0, 1), (1, 1), (2, 1)) == [True, True, True]
@@ -311,7 +311,7 @@ def test_only_the_producers_that_wrote_last_are_remembered() -> None:
 # --- failures -------------------------------------------------------------------------------
 
 
-def test_what_failed_is_new_when_it_comes_again() -> None:
+def test_a_failed_message_is_no_duplicate_when_sent_again() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem())
     store = Store(faulty)
     store.send("ann", (0, 1))
@@ -411,7 +411,7 @@ def test_without_the_first_snapshot_it_does_not_begin() -> None:
         Store(fs)
 
 
-def test_what_was_refused_may_be_in_the_log_in_part() -> None:
+def test_a_refused_run_of_messages_may_be_in_the_log_in_part() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem())
     store = Store(faulty, LogSettings(segment_bytes_max=1024))
     bodies = [body("ann", number) for number in range(50)]
@@ -499,7 +499,7 @@ def test_random_restarts_and_resends_lose_and_double_nothing(seed: int) -> None:
         assert ids == list(range(client.next))
 
 
-def test_what_a_failed_append_has_left_is_read_by_who_makes_the_call() -> None:
+def test_bytes_of_a_failed_append_are_read_outside_the_loop() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem(), record=True)
     store = Store(faulty)
     store.send("ann", (0, 1))

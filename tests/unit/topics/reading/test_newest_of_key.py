@@ -63,7 +63,7 @@ def test_the_newest_wherever_it_is() -> None:
     assert topic.get("c") is None
 
 
-def test_a_look_up_reads_one_bucket_and_one_entry() -> None:
+def test_a_lookup_reads_one_bucket_and_one_entry() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     topic = new_topic(fs, segment_bytes_max=2**16)
     for number in range(2000):
@@ -145,7 +145,7 @@ def test_a_chunked_message_comes_whole() -> None:
     assert value_of(topic, "a") == b"onetwosix"
 
 
-def test_a_damaged_index_is_made_again() -> None:
+def test_a_damaged_index_is_rebuilt() -> None:
     fs = MemoryFileSystem()
     topic = new_topic(fs)
     topic.append(key="a", value=b"1")

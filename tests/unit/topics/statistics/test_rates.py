@@ -13,7 +13,7 @@ def test_a_steady_stream_has_its_rate_from_the_first_second_on() -> None:
         rates.sample(now_s, counters)
 
 
-def test_a_stream_that_ends_is_forgotten_after_a_minute() -> None:
+def test_a_rate_is_zero_a_minute_after_its_stream_ends() -> None:
     rates = Rates(0.0, [0])
     assert rates.per_second(0.5, [600]) == [600.0], "half a second is not multiplied"
     for second in range(1, 200):

@@ -81,7 +81,7 @@ def test_a_cumulative_acknowledgement_inside_the_first_batch_acknowledges_nothin
     assert ledger_4.mark_delete == pack(4, 0) - 1
 
 
-def test_reading_goes_on_behind_what_is_acknowledged() -> None:
+def test_reading_resumes_after_the_acknowledged_positions() -> None:
     cursor = Cursor(4)
     for position in (7, 8, 10):
         cursor.ack(position)
@@ -91,7 +91,7 @@ def test_reading_goes_on_behind_what_is_acknowledged() -> None:
     assert [p for p in range(12) if not cursor.is_acked(p)] == [5, 6, 9, 11]
 
 
-def test_a_seek_forgets_everything_above() -> None:
+def test_a_seek_clears_acknowledgements_above() -> None:
     cursor = Cursor(50)
     cursor.ack(60)
     cursor.ack_batch(61, 0b01, 2)

@@ -117,7 +117,7 @@ def test_a_deleted_subscription_stays_deleted_and_its_name_is_free() -> None:
     assert store.properties("audit") == {}
 
 
-def test_what_is_not_there_or_there_already_is_named() -> None:
+def test_missing_and_existing_subscriptions_are_named() -> None:
     store = busy_store(MemoryFileSystem())
     for call in (store.get, store.properties, store.delete, lambda n: store.ack(n, Acked(1))):
         with pytest.raises(InvalidInput, match=f"no subscription 'bills' in {DIRECTORY}"):
@@ -343,7 +343,7 @@ def test_a_checkpoint_that_fails_is_made_up_for_later() -> None:
         assert verify_log(fs.inner, DIRECTORY).damage is None
 
 
-def test_acknowledgements_go_on_while_checkpoints_run() -> None:
+def test_acknowledgements_continue_while_checkpoints_run() -> None:
     fs = MemoryFileSystem()
     store = busy_store(fs)
     ended = threading.Event()
@@ -438,7 +438,7 @@ def test_changes_before_a_snapshot_are_in_it_and_changes_without_one_are_damage(
         (1, b"\2\0\0\0{]" + Cursor(3).to_bytes(), "JSONDecodeError"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_damage(kind: int, body: bytes, text: str) -> None:
+def test_an_invalid_record_is_damage(kind: int, body: bytes, text: str) -> None:
     fs = MemoryFileSystem()
     busy_store(fs).close()
     log = Log.open(fs, DIRECTORY, kind="cursor", clock=ManualClock())
@@ -500,7 +500,7 @@ class HeldFileSystem(FaultyFileSystem):
         super().sync_dir(path)
 
 
-def test_nobody_rolls_the_log_of_cursors_while_others_need_the_lock() -> None:
+def test_the_cursor_log_is_not_rolled_while_the_lock_is_needed() -> None:
     fs = HeldFileSystem()
     # Smaller than the room that is left for acknowledgements: whatever is written rolls it first.
     settings = LogSettings(segment_bytes_max=4096)

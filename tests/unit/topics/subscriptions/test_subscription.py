@@ -158,7 +158,7 @@ def test_redeliveries_are_counted_and_what_a_leaving_consumer_held_goes_to_other
     assert (bench.deliver(), bench.redeliveries) == ([("b", 1)], [1])
 
 
-def test_what_is_acknowledged_while_it_waits_is_not_delivered() -> None:
+def test_an_entry_acknowledged_while_it_waits_is_not_delivered() -> None:
     bench = Bench(SHARED)
     bench.append(0, 0)
     consumer = bench.join("a", permits=2)

@@ -30,7 +30,7 @@ def live_file(member: Member) -> str:
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "of another snapshot"])
-def test_live_indexes_that_cannot_be_read_are_made_again_from_the_state(how: str) -> None:
+def test_unreadable_live_indexes_are_rebuilt_from_the_state(how: str) -> None:
     """[H2] Taken as none, everything that a snapshot needs would be dropped."""
     fs = MemoryFileSystem()
     member = Member(fs).fill(26).snapshot(22, LIVE)
