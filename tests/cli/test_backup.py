@@ -142,9 +142,7 @@ def check_restored(
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_node_is_saved_under_load_and_everything_acknowledged_comes_back(
-    tmp_path: Path, rounds: int
-) -> None:
+def test_a_backup_under_load_has_everything_acknowledged(tmp_path: Path, rounds: int) -> None:
     with served(tmp_path / "data", LITHIFY_SEGMENT_BYTES_MAX="65536") as node:
         load = made(node)
         load.start()

@@ -37,7 +37,7 @@ def named(output: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_demo_ends_by_itself_and_says_where_to_look_next(tmp_path: Path) -> None:
+def test_the_demo_exits_and_names_the_next_steps(tmp_path: Path) -> None:
     assert recipe() == ["examples/demo.py", "examples/demo_topics.py"]
     for example in recipe():
         command = [sys.executable, str(ROOT / example)]

@@ -164,7 +164,7 @@ def test_with_json_an_error_is_json(
     assert error["error"]
 
 
-def test_an_argument_behind_two_dashes_does_not_ask_for_json(data: str) -> None:
+def test_an_argument_after_two_dashes_does_not_select_json(data: str) -> None:
     code, _, text = run("topics", "get", "--data", data, "orders", "--", "--json")
     assert (code, text[:15]) == (3, "lithify: error:")
 

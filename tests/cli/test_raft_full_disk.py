@@ -111,7 +111,7 @@ async def leader_of(cluster: Cluster, client: RaftClient) -> RaftProcess:
     return cluster.nodes[(await client.ask_json(GROUP, ClientOperation.MEMBERS))["leader"]]
 
 
-def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
+def test_a_leader_with_a_full_disk_transfers_leadership(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with RaftClient(cluster.addresses, timeout_s=5) as client:
             writer = Writer(KvClient(client, GROUP))

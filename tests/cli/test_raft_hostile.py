@@ -228,7 +228,7 @@ def test_a_length_that_is_only_claimed_costs_no_memory(node: RaftProcess) -> Non
     asyncio.run(story())
 
 
-def test_a_scan_of_large_values_comes_in_pieces(node: RaftProcess) -> None:
+def test_a_scan_of_large_values_is_paged(node: RaftProcess) -> None:
     """All of it in one answer would be more than a frame, or the memory, can have."""
 
     async def story() -> None:

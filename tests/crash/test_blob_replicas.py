@@ -153,7 +153,7 @@ class Client(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_again_and_again_loses_and_revives_nothing(tmp_path: Path) -> None:
+def test_a_node_killed_repeatedly_loses_and_revives_nothing(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as nodes:
         a, b = nodes
         clients = [Client(a, 1), Client(b, 2)]

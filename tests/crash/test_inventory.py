@@ -102,7 +102,7 @@ ACTS: list[
 @pytest.mark.parametrize(
     ("act", "prepare", "before", "after"), ACTS, ids=lambda v: getattr(v, "__name__", "")
 )
-def test_nothing_counts_as_missing_and_nothing_acknowledged_goes_without_notice(
+def test_nothing_acknowledged_is_lost_without_an_error(
     act: Callable[[FileSystem], None],
     prepare: Callable[[MemoryFileSystem], None],
     before: set[str],

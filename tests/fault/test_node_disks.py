@@ -315,7 +315,7 @@ def damage(file: Path, at: int) -> None:
         opened.write(b"\xff")
 
 
-def test_a_reserve_keeps_back_what_was_not_used(tmp_path: Path) -> None:
+def test_an_unused_reserve_is_kept(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         reserve = Reserve(LocalFileSystem(), str(disk))
         assert not reserve.keep()

@@ -123,7 +123,7 @@ def test_a_consumer_whose_disk_fails_a_read_is_refused(tmp_path: Path) -> None:
         assert "Input/output error" in told[0]["reason"]
 
 
-def test_a_node_on_a_disk_that_is_read_only_does_not_start_and_says_why(tmp_path: Path) -> None:
+def test_a_node_on_a_read_only_disk_does_not_start_and_names_the_reason(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         data = disk / "data"
         with served(data) as node, client_of(node) as client:

@@ -176,7 +176,7 @@ def test_a_segment_that_fails_twice_in_a_row_does_not_keep_the_node_from_startin
     assert left > 1
 
 
-def test_a_segment_that_has_lost_its_end_is_not_taken_for_one_that_was_left() -> None:
+def test_a_truncated_segment_is_not_read_as_an_unfinished_one() -> None:
     disk = MemoryFileSystem()
     settings = StorageSettings(segments=SegmentLimits(5, 10_000))
     storage = RaftStorage(disk, "d", settings)

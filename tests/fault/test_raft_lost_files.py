@@ -223,7 +223,7 @@ def test_one_of_several_files_of_the_write_ahead_log(tmp_path: Path, place: int,
     assert str(files[place]) in str(raised.value)
 
 
-def test_a_group_whose_directory_is_gone_still_has_its_vote(tmp_path: Path) -> None:
+def test_a_group_without_its_directory_still_has_its_vote(tmp_path: Path) -> None:
     """All its entries are in the write-ahead log, so nothing is lost but an empty directory."""
     three_files(tmp_path / "n1")
     shutil.rmtree(tmp_path / "n1/groups")

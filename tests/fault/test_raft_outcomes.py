@@ -100,7 +100,7 @@ async def proxied(target: Address, **limits: int) -> AsyncIterator[Proxy]:
         server.close()
 
 
-def test_a_read_that_a_silent_node_got_says_so(tmp_path: Path) -> None:
+def test_the_error_of_a_read_names_the_silent_node(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
             await KvClient(direct, "default").put(b"k", b"v")
@@ -122,7 +122,9 @@ async def _bytes_of_a_put(target: Address, key: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: bool) -> None:
+def test_not_done_is_reported_only_for_commands_that_were_not_done(
+    tmp_path: Path, *, silent: bool
+) -> None:
     async def said(kv: KvClient, target: Address, key: bytes, **limits: int) -> str:
         async with (
             proxied(target, silent=silent, **limits) as proxy,

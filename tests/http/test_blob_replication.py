@@ -30,7 +30,7 @@ def node() -> Iterator[Photos]:
         yield node
 
 
-def test_replicas_are_set_and_told(node: Photos) -> None:
+def test_replicas_are_set_and_listed(node: Photos) -> None:
     assert node.ask("GET", f"{node.at}/replicas").json() == []
     assert node.ask("PUT", f"{node.at}/replicas", json=[PEER + "/"]).json() == [PEER]
     assert node.blobs.get("photos").replication.peers == (PEER,)

@@ -105,7 +105,7 @@ def test_a_stalled_upload_is_refused_and_frees_its_slot(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("sent", [100_000, 2**20])
-def test_slow_uploads_of_one_caller_keep_nobody_else_out(sent: int) -> None:
+def test_slow_uploads_of_one_caller_block_no_other(sent: int) -> None:
     """As many as there are places for all, and some more: of each size, slow for ever."""
 
     async def story() -> None:

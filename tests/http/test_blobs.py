@@ -78,7 +78,7 @@ def test_a_store_is_created_once_listed_and_deleted(node: Photos) -> None:
     assert "not in the store" in node.reason(404, "GET", blob)
 
 
-def test_a_store_of_one_segment_says_that_it_cannot_be_compacted(node: Photos) -> None:
+def test_compacting_a_store_of_one_segment_is_refused(node: Photos) -> None:
     one = {"capacity_bytes": 2**17, "segment_bytes": 2**17}
     answer = node.ask("PUT", "/blobs/one", json=one)
     assert "never be compacted" in answer.json()["warning"]
@@ -469,7 +469,7 @@ def test_a_client_that_leaves_in_the_middle_has_put_nothing(real: Served) -> Non
     assert blobs_in(real) == before
 
 
-def test_clients_that_do_not_read_cost_little_and_hold_nobody_up(real: Served) -> None:
+def test_clients_that_do_not_read_cost_little_and_delay_no_other(real: Served) -> None:
     answer = httpx.post(f"{real.http}/blobs/photos", content=bytes(20 * 2**20))
     request = f"GET {answer.headers['Location']} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     before_bytes = memory_bytes(real)

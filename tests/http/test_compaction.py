@@ -102,7 +102,7 @@ def test_the_name_of_the_view_is_reserved(node: HttpNode) -> None:
     assert node.get(f"{AT}/subscriptions") == []
 
 
-def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode) -> None:
+def test_a_run_with_nothing_new_reports_it_and_is_not_in_the_history(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
     node.do("PUT", f"{AT}/compaction")
     finished(node)
@@ -147,7 +147,7 @@ def test_a_request_during_a_run_or_a_dry_run_is_a_separate_run(
     )
 
 
-def test_a_dry_run_with_nothing_to_gain_says_so(node: HttpNode) -> None:
+def test_a_dry_run_reports_that_there_is_nothing_to_gain(node: HttpNode) -> None:
     topic = node.topic()
     fill(topic, 100, 10)
     [row] = node.ask("POST", f"/admin/v2{AT}/compaction/plan").json()
@@ -186,7 +186,7 @@ def test_a_dry_run_is_refused_during_a_run_that_can_be_cancelled(
     assert finished(node)["status"] == "SUCCESS"
 
 
-def test_a_run_is_cancelled_that_was_taken_from_the_queue_and_has_not_begun(
+def test_a_run_taken_from_the_queue_is_cancelled_before_it_starts(
     node: HttpNode,
 ) -> None:
     topic = node.topic()
@@ -209,7 +209,7 @@ def test_a_run_is_cancelled_that_was_taken_from_the_queue_and_has_not_begun(
     assert finished(node)["status"] == "SUCCESS", "a cancel is for one run only"
 
 
-def test_a_run_that_was_cancelled_before_it_found_the_disk_taken_does_not_come_back(
+def test_a_run_cancelled_before_it_waits_for_the_disk_does_not_start(
     node: HttpNode,
 ) -> None:
     topic = node.topic()
@@ -275,7 +275,7 @@ def test_a_plan_changes_nothing(node: HttpNode) -> None:
     assert topic.log.manifest == before
 
 
-def test_a_plan_says_what_it_has_not_looked_at_and_holds_what_a_run_holds(node: HttpNode) -> None:
+def test_a_plan_names_unjudged_entries_and_the_holds_of_a_run(node: HttpNode) -> None:
     topic = node.topic()
     fill(topic, 100, 10)
     topic.log.roll()

@@ -67,7 +67,7 @@ def test_unloading_closes_all_partitions(node: HttpNode) -> None:
 # --- terminate --------------------------------------------------------------------------------
 
 
-def test_a_terminated_topic_takes_nothing_more_and_is_read_on(node: HttpNode) -> None:
+def test_a_terminated_topic_refuses_messages_and_is_readable(node: HttpNode) -> None:
     topic = node.topic(messages=3)
     topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
     topic.producers.add(Producer("p"))
@@ -110,7 +110,7 @@ def test_partitions_are_terminated_one_by_one_or_together(node: HttpNode) -> Non
 # --- trim and truncate ------------------------------------------------------------------------
 
 
-def test_trimming_deletes_what_retention_lets_go(node: HttpNode) -> None:
+def test_trimming_deletes_what_retention_allows(node: HttpNode) -> None:
     topic = node.topic(messages=40)
     topic.policies = lambda: Policies(retention_ms=0)
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
@@ -126,7 +126,7 @@ def test_trimming_deletes_what_retention_lets_go(node: HttpNode) -> None:
     assert topic.log.manifest.retired == ()
 
 
-def test_truncating_deletes_everything_and_nothing_that_comes_later(node: HttpNode) -> None:
+def test_truncating_deletes_everything_up_to_now(node: HttpNode) -> None:
     topic = node.topic(messages=40)
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
     node.do("DELETE", f"{AT}/truncate")
@@ -204,7 +204,7 @@ def test_truncating_all_partitions(node: HttpNode) -> None:
 # --- skip -------------------------------------------------------------------------------------
 
 
-def test_skipping_counts_what_is_not_acknowledged(node: HttpNode) -> None:
+def test_skipping_counts_unacknowledged_messages(node: HttpNode) -> None:
     topic = node.topic(messages=40)
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
 

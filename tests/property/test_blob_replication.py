@@ -29,14 +29,14 @@ def test_three_replicas_become_the_same(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_replicas_that_were_no_peers_for_a_while_bring_nothing_back(seed: int) -> None:
+def test_replicas_that_were_no_peers_for_a_while_revive_nothing(seed: int) -> None:
     world = World(seed, lists_change=True)
     world.live(200)
     world.end()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_replicas_that_were_no_peers_for_a_while_bring_back_nothing_that_expired(seed: int) -> None:
+def test_replicas_that_were_no_peers_for_a_while_revive_nothing_that_expired(seed: int) -> None:
     world = World(seed, lists_change=True, clients_expire=True)
     world.live(100)
     world.end()

@@ -252,7 +252,7 @@ def test_the_scan_of_damaged_bytes_matches_protobuf(data: bytes) -> None:
 
 
 @given(mutations(), mutations())
-def test_nothing_beyond_the_end_is_looked_at(data: bytes, beyond: bytes) -> None:
+def test_nothing_beyond_the_end_is_read(data: bytes, beyond: bytes) -> None:
     for stop in range(max(0, len(data) - 40), len(data) + 1):
         one, other = (
             fast.scan_sends(array(data[:stop] + more), 0, stop, LIMIT_BYTES)

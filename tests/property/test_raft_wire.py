@@ -78,7 +78,7 @@ def received(frame: memoryview) -> list[tuple[str, Any]]:
 
 
 @given(st.lists(st.tuples(GROUPS, MESSAGES), max_size=6))
-def test_what_is_sent_is_what_is_received(sent: list[tuple[str, Any]]) -> None:
+def test_sent_messages_are_received_unchanged(sent: list[tuple[str, Any]]) -> None:
     frame = encode_frame(sent)
     assert frame_bytes(memoryview(frame), 2**20) == len(frame)
     assert received(memoryview(frame)) == sent
@@ -89,7 +89,7 @@ def test_what_is_sent_is_what_is_received(sent: list[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_each_kind_comes_through(kind: type, data: st.DataObject) -> None:
+def test_each_kind_of_message_is_decoded(kind: type, data: st.DataObject) -> None:
     message = data.draw(of(kind))
     frame = encode_frame([("orders", message)])
     assert received(memoryview(frame)) == [("orders", message)]

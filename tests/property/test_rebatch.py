@@ -125,7 +125,7 @@ def some_of(data: st.DataObject, slots: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @given(batches(), st.data())
-def test_a_batch_can_be_made_smaller_again_and_again(batch: Batch, data: st.DataObject) -> None:
+def test_a_batch_can_be_shrunk_repeatedly(batch: Batch, data: st.DataObject) -> None:
     original = messages(batch.body)
     assert tuple(message.id.batch_index for message in original) == batch.present
     body, left, shrunk = batch.body, batch.present, False

@@ -113,7 +113,7 @@ def test_the_view_is_what_a_naive_replay_keeps(
 
 
 @given(RANDOM, st.lists(SETTINGS, min_size=2, max_size=4), STEPS)
-def test_settings_that_change_bring_nothing_back(
+def test_changed_settings_revive_nothing(
     rng: random.Random, some: list[TopicCompactionSettings], steps: list[str]
 ) -> None:
     life = Steps(rng, some[0])

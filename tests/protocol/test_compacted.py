@@ -130,7 +130,7 @@ def test_a_topic_that_ends_in_tombstones(case: Case, batched: bool) -> None:
 
 
 @in_client
-def test_above_the_horizon_everything_comes(case: Case) -> None:
+def test_everything_above_the_horizon_is_read(case: Case) -> None:
     send(case, rounds(0, 1))
     compact(case)
     send(case, rounds(2, 3))
@@ -274,7 +274,7 @@ def test_a_durable_consumer_gets_to_the_end(
 
 
 @in_client
-def test_a_batch_at_the_end_that_cannot_be_acknowledged_comes_to_the_next_consumer(
+def test_an_unacknowledgeable_batch_at_the_end_is_sent_to_the_next_consumer(
     case: Case,
 ) -> None:
     send(case, [*rounds(0, keys=4), ("k0", b"")], batching_enabled=True)

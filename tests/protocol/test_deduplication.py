@@ -164,7 +164,7 @@ def test_receipts_of_duplicates_come_in_order_and_name_no_place(deduplicating: S
         assert join(client, 1) == 3
 
 
-def test_after_a_refused_message_nothing_later_is_taken_before_it(deduplicating: Server) -> None:
+def test_after_a_refused_message_no_later_one_is_accepted_before_it(deduplicating: Server) -> None:
     with RawClient(deduplicating.port) as client:
         join(client, 0)
         bad = bytearray(send_frame(1, b"value"))

@@ -31,7 +31,7 @@ def read_all(reader: Any) -> list[bytes]:
 
 
 @in_client
-def test_from_every_start(case: Case) -> None:
+def test_every_start_position(case: Case) -> None:
     for batched in (False, True):
         topic = f"{case.topic}{batched}"
         ids = case.fill(

@@ -20,7 +20,7 @@ from tests.protocol.harness import (
 
 
 @in_client
-def test_refused_messages_come_again_and_are_counted(case: Case) -> None:
+def test_negatively_acknowledged_messages_are_redelivered_and_counted(case: Case) -> None:
     case.fill(5)
     consumer = case.earliest(
         consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100

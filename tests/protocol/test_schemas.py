@@ -45,7 +45,7 @@ def test_bytes_and_strings(case: Case) -> None:
 
 
 @in_client
-def test_json_and_avro_records_come_back_as_they_were(case: Case) -> None:
+def test_json_and_avro_records_are_decoded_as_sent(case: Case) -> None:
     from pulsar import schema  # noqa: PLC0415
 
     Order = order()

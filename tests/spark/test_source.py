@@ -180,7 +180,7 @@ def test_ids_and_times_of_the_view_come_from_key_indexes(
         load(spark, orders, view="compacted").collect()
 
 
-def test_filters_of_one_query_leave_the_others_alone(spark: SparkSession, orders: Topic) -> None:
+def test_filters_of_one_query_do_not_affect_others(spark: SparkSession, orders: Topic) -> None:
     spark.conf.set(PUSHDOWN, "true")
     try:
         frame = load(spark, orders, columns="ledger, entry")
@@ -323,7 +323,7 @@ def test_positions_and_times_leave_out_the_view_or_what_is_above_it(orders: Topi
     assert segments(time_max_ms=sealed.time_min - 1) == [view, active], "its times are not known"
 
 
-def test_a_part_whose_files_are_gone_is_not_read_as_something_else(orders: Topic) -> None:
+def test_a_part_whose_files_were_deleted_is_an_error(orders: Topic) -> None:
     parts = parts_of(orders)
     for seed in (10, 11):
         fill(orders, seed)

@@ -150,7 +150,7 @@ def test_a_compacted_stream_begins_with_the_view_and_sees_every_delete_after_it(
     topics.close()
 
 
-def test_a_stream_says_what_was_dropped_before_it_had_read_it(
+def test_a_stream_reports_messages_dropped_before_it_read_them(
     spark: SparkSession, data: str, tmp_path: Path
 ) -> None:
     checkpoint = f"{tmp_path}/checkpoint"

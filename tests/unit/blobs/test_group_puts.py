@@ -79,7 +79,7 @@ def test_concurrent_puts_share_one_write_and_one_fsync() -> None:
     assert [info.blob_id for info in store.list()] == list(puts)
 
 
-def test_each_is_refused_or_taken_for_itself() -> None:
+def test_each_put_of_a_group_is_accepted_or_refused_separately() -> None:
     store = create()
     store.put(b"", service="s", blob_id="taken")
     with gathering(store) as put:
@@ -94,7 +94,7 @@ def test_each_is_refused_or_taken_for_itself() -> None:
     assert read(store, "last") == b"last"
 
 
-def test_a_group_goes_into_as_many_segments_as_it_needs_and_no_record_spans_two() -> None:
+def test_a_group_may_span_segments_but_no_record_does() -> None:
     store = create()
     with gathering(store) as put:
         futures = [put(str(number), content_of(number, 60_000)) for number in range(12)]
@@ -106,7 +106,7 @@ def test_a_group_goes_into_as_many_segments_as_it_needs_and_no_record_spans_two(
         assert read(store, str(number)) == content_of(number, 60_000)
 
 
-def test_a_store_that_fills_up_takes_as_many_of_a_group_as_one_by_one() -> None:
+def test_a_full_store_accepts_as_many_of_a_group_as_one_by_one() -> None:
     one_by_one, together = create(segments=2), create(segments=2)
     taken = 0
     with suppress(BlobStoreFull):
@@ -120,7 +120,7 @@ def test_a_store_that_fills_up_takes_as_many_of_a_group_as_one_by_one() -> None:
     assert len(errors) > taken
 
 
-def test_a_failed_fsync_takes_the_whole_group_and_the_next_one_is_not_held_up() -> None:
+def test_a_failed_fsync_fails_the_whole_group_and_does_not_delay_the_next() -> None:
     store, fs = faulty_store()
     fs.add(Fault("fdatasync", nth=1, kind="EIO"))
     with gathering(store) as put:
@@ -222,7 +222,7 @@ def test_a_few_wait_for_the_end_of_the_fsync() -> None:
     assert held.calls == ["writev", "fdatasync", "writev", "fdatasync"]
 
 
-def test_a_failed_fsync_takes_the_group_that_was_written_meanwhile() -> None:
+def test_a_failed_fsync_fails_the_group_written_during_it() -> None:
     held = Held(Fault("fdatasync", nth=1, kind="EIO"))
     with ThreadPoolExecutor(32) as pool:
         futures = [pool.submit(held.put, "first")]

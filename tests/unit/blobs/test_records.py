@@ -39,7 +39,7 @@ def a_put(**other: object) -> PutRecord:
     return PutRecord(**{**fields, **other})  # type: ignore[arg-type]
 
 
-def test_a_put_is_read_back_and_says_where_its_content_begins() -> None:
+def test_a_put_is_read_back_with_the_offset_of_its_content() -> None:
     body = encode_put(a_put(), bytes(16)) + b"rock"
     put, at = decode_put(body, "file", 0)
     assert put == a_put()

@@ -344,7 +344,7 @@ def test_a_full_store_refuses_puts_but_can_be_emptied() -> None:
     assert all(segment.file_bytes <= SEGMENT for segment in store.log.manifest.segments)
 
 
-def test_a_store_of_one_segment_says_that_it_cannot_be_compacted() -> None:
+def test_compacting_a_store_of_one_segment_is_refused() -> None:
     store = create(segments=1)
     with pytest.raises(RunRefused, match="one segment"):
         store.compaction.run()

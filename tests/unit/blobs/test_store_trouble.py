@@ -116,7 +116,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_put_leaves_nothing_to_be_seen(n
     assert read(store, "first") == b"first"
 
 
-def test_an_index_that_cannot_be_written_is_kept_in_memory_and_made_later() -> None:
+def test_an_index_that_cannot_be_written_is_kept_in_memory_and_written_later() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     store = create(fs)
     store.put(b"x", blob_id="a", service="s")
@@ -155,7 +155,7 @@ def test_a_full_disk_has_no_room_for_a_lost_index_but_the_store_opens() -> None:
     assert not [name for name in disk.list("/blobs") if ".keys" in name]
 
 
-def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
+def test_a_clock_set_back_during_a_run_revives_nothing() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
@@ -177,7 +177,7 @@ def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
     assert reads(store, "deleted") == ["BlobDeleted"] * 4
 
 
-def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back() -> None:
+def test_a_clock_set_back_after_a_killed_run_revives_nothing() -> None:
     clock = ManualClock()
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk)
@@ -202,7 +202,7 @@ def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back
 # --- beside each other ---------------------------------------------------------------------------
 
 
-def test_a_blob_that_is_open_is_read_to_its_end_whatever_is_compacted_meanwhile() -> None:
+def test_an_open_blob_is_read_to_its_end_during_compaction() -> None:
     clock = ManualClock()
     store = create(clock=clock, segment_bytes=3 * 2**20)
     content = random.Random(1).randbytes(2_200_000)

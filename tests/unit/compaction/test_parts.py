@@ -190,7 +190,7 @@ def test_more_slots_die_and_the_dead_set_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("back", [{0: 0xFF}, {0: 0b111}, {1: 1}])
-def test_a_rule_that_brings_back_a_slot_is_refused(back: dict[int, int]) -> None:
+def test_a_rule_that_revives_a_slot_is_refused(back: dict[int, int]) -> None:
     fs, log = new_log()
     compactor_of(log, fs, ByMask(DYING), policy="whole-dead").run()
     before = log.manifest

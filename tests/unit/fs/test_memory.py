@@ -66,7 +66,7 @@ def test_fdatasync_is_enough_for_bytes(fs: MemoryFileSystem) -> None:
     assert outcomes(fs, content("log")) == {b"abc"}
 
 
-def test_writes_come_back_out_of_order_with_zeros_in_the_hole(fs: MemoryFileSystem) -> None:
+def test_writes_survive_out_of_order_with_zeros_in_the_hole(fs: MemoryFileSystem) -> None:
     put(fs, "log", b"", durable=True)
     with fs.open_append("log") as file:
         file.write(b"a")
@@ -271,7 +271,7 @@ def test_a_full_disk_takes_what_fits() -> None:
     assert fs.free_bytes("/") == 1
 
 
-def test_space_comes_back_with_the_last_name_and_the_last_reader() -> None:
+def test_space_is_freed_with_the_last_name_and_the_last_reader() -> None:
     fs = MemoryFileSystem(capacity_bytes=10)
     put(fs, "a", b"1234", durable=True)
     fs.link("a", "b")

@@ -248,7 +248,7 @@ def test_a_body_above_the_limit_is_refused() -> None:
     assert log.append(bytes(10)).result() == 0
 
 
-def test_behind_the_last_position_there_is_none() -> None:
+def test_no_position_follows_the_last() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     log.append(b"the last", position=POSITION_MAX).result()
@@ -311,7 +311,7 @@ def test_another_process_gets_the_pid_of_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [Log.close, Log.abandon])
-def test_a_closed_log_says_so(end: Callable[[Log], None]) -> None:
+def test_a_closed_log_raises_log_closed(end: Callable[[Log], None]) -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 15)

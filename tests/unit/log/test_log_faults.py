@@ -186,7 +186,7 @@ def test_without_durability_a_failed_fsync_fails_the_explicit_sync_only() -> Non
     assert log.append(b"y").result() == 1
 
 
-def test_closing_says_that_it_could_not_make_everything_durable() -> None:
+def test_closing_raises_if_not_everything_is_durable() -> None:
     fs, disk = faulty("fdatasync * EIO")
     log = open_log(fs)
     log.append(b"x")
@@ -296,7 +296,7 @@ def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
 # Appends that must stand behind each other
 
 
-def test_an_append_behind_one_that_failed_is_not_made() -> None:
+def test_an_append_after_a_failed_one_fails() -> None:
     fs, disk = faulty("fdatasync * nth=1 EIO")
     log = open_log(fs)
     first = log.append(b"first")

@@ -62,7 +62,7 @@ def watch_rolls(log: Log) -> Waiting:
     return log._writes.ended
 
 
-def test_a_publish_under_way_does_not_hold_up_appends(pool: ThreadPoolExecutor) -> None:
+def test_a_publish_in_progress_does_not_delay_appends(pool: ThreadPoolExecutor) -> None:
     gate = Gate()
     fs = hooked("rename * nth=2", gate.stop)
     log = open_log(fs)
@@ -197,7 +197,7 @@ def test_appends_continue_while_a_roll_is_prepared(
 
 
 @pytest.mark.parametrize("slow", ["fsync *1.seg", "fsync *MANIFEST.tmp", "sync_dir *"])
-def test_an_append_can_tell_that_it_would_wait_for_a_roll(
+def test_an_append_reports_that_it_would_wait_for_a_roll(
     pool: ThreadPoolExecutor, slow: str
 ) -> None:
     """For the footer and for the manifest; a broker does so in a thread."""
@@ -298,7 +298,7 @@ def test_two_that_drop_the_head_do_not_drop_twice(monkeypatch: pytest.MonkeyPatc
     assert list(contents(log)) == list(range(7, 21))
 
 
-def test_a_reader_that_comes_while_pins_are_looked_up_keeps_its_files() -> None:
+def test_a_reader_that_starts_while_pins_are_listed_keeps_its_files() -> None:
     with ExitStack() as stack:
         readers: list[Snapshot] = []
 

@@ -129,7 +129,7 @@ def test_it_is_not_guessed_what_an_interrupted_publish_left() -> None:
     assert world.told == ["dropped"]
 
 
-def test_only_files_that_no_pin_claims_are_deleted_and_missing_ones_passed_over() -> None:
+def test_only_unpinned_files_are_deleted_and_missing_ones_are_skipped() -> None:
     world = World()
     retired = tuple(Retired(f"00000000000{n}.seg", 100 * n, n) for n in range(3, 7))
     for name in ("000000000003.seg", "000000000003.keys", "000000000006.seg"):

@@ -94,7 +94,7 @@ def test_files_are_not_reclaimed_under_a_reader() -> None:
     assert log.reclaim().files == 1
 
 
-def test_the_pin_goes_when_the_reader_fails() -> None:
+def test_the_pin_is_released_when_the_reader_fails() -> None:
     fs = MemoryFileSystem()
     open_log(fs)
     with pytest.raises(ZeroDivisionError), reading(fs):
@@ -189,7 +189,7 @@ def test_pins_cannot_be_listed_where_they_may_not_be_locked() -> None:
         list_pins(fs, DIRECTORY)
 
 
-def test_a_torn_tail_is_the_end_and_stays_as_it_is() -> None:
+def test_a_torn_tail_is_the_end_and_is_not_changed() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 0, 3)
@@ -296,7 +296,7 @@ def test_a_directory_without_a_log_is_named() -> None:
     assert fs.list(DIRECTORY) == []
 
 
-def test_a_log_that_lost_its_manifest_or_a_segment_is_not_taken_for_none() -> None:
+def test_a_log_without_its_manifest_or_a_segment_is_not_read_as_missing() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 0, 3)

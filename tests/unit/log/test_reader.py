@@ -90,7 +90,7 @@ def test_a_time_is_found_though_times_go_back_and_forth() -> None:
     assert found == {0: 0, 101: 1, 500: 1, 501: 5, 601: None}
 
 
-def test_dead_entries_are_passed_over_in_both_directions() -> None:
+def test_dead_entries_are_skipped_in_both_directions() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 14)
@@ -135,7 +135,7 @@ def test_a_compacted_read_continues_from_the_view_into_the_log() -> None:
         (5, 12, [0, 9, *range(12, 16)]),
     ],
 )
-def test_a_reader_may_ask_for_less_of_the_view(
+def test_a_reader_may_request_less_of_the_view(
     through: int | None, trimmed: int, expected: list[int]
 ) -> None:
     fs = MemoryFileSystem()
@@ -243,7 +243,7 @@ def test_dead_sets_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 # Files that are not what they should be
 
 
-def test_a_published_file_that_is_gone_is_a_loud_error() -> None:
+def test_a_missing_published_file_is_an_error() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 14)
@@ -254,7 +254,7 @@ def test_a_published_file_that_is_gone_is_a_loud_error() -> None:
         contents(log)
 
 
-def test_a_dead_set_that_is_gone_or_damaged_is_a_loud_error() -> None:
+def test_a_missing_or_damaged_dead_set_is_an_error() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 14)

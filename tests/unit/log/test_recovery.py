@@ -219,7 +219,7 @@ def test_an_interrupted_creation_starts_again(left: bytes) -> None:
     assert contents(log) == {0: b"x"}
 
 
-def test_files_of_no_generation_are_removed_and_foreign_ones_left_alone() -> None:
+def test_files_of_no_generation_are_removed_and_foreign_ones_stay() -> None:
     fs = MemoryFileSystem()
     with open_log(fs) as log:
         fill(log, 14)

@@ -39,7 +39,7 @@ def kept_up(stores: BlobStores, until: Callable[[], bool]) -> None:
     asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))
 
 
-def test_stores_that_nobody_uses_are_opened_and_one_that_cannot_be_holds_up_no_other() -> None:
+def test_unused_stores_are_opened_and_a_failing_one_delays_no_other() -> None:
     fs, clock = MemoryFileSystem(), ManualClock()
     stores = open_stores(fs, clock)
     for name in ("broken", "photos"):

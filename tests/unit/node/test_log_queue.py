@@ -83,7 +83,7 @@ def test_a_returning_reader_sees_how_many_lines_were_dropped(pipe: Pipe) -> None
     assert pipe.read_all() == ["from now on\n"]
 
 
-def test_a_pipe_that_somebody_made_not_wait_loses_nothing() -> None:
+def test_a_non_blocking_pipe_loses_nothing() -> None:
     pipe = Pipe(bytes_max=2**20)
     os.set_blocking(pipe.writer.fileno(), False)
     for _ in range(5_000):

@@ -72,7 +72,7 @@ def test_with_too_few_descriptors_the_rest_is_left_until_it_is_used() -> None:
     assert told == [(STEP_TOPICS, 11)]
 
 
-def test_retention_holds_for_a_topic_that_nobody_has_used_since_the_start(tmp_path: Path) -> None:
+def test_retention_applies_to_a_topic_unused_since_the_start(tmp_path: Path) -> None:
     clock = ManualClock()
     settings = NodeSettings(
         str(tmp_path / "data"), pulsar_port=0, sync_interval_ms=1, retention_ms=1000

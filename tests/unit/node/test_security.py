@@ -64,7 +64,7 @@ def test_the_end_of_a_line_does_not_belong_to_a_secret(end: bytes) -> None:
     assert found.authenticate(jwt.encode({"sub": "ann"}, SECRET).encode()).name == "ann"
 
 
-def test_a_secret_of_random_bytes_is_taken_as_it_is() -> None:
+def test_a_secret_of_random_bytes_is_used_as_it_is() -> None:
     secret = bytes(range(200, 240)) + b"\n"
     found = access(SecuritySettings(token_secret_file="d/secret"), secret=secret)
     assert found is not None

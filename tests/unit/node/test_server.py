@@ -233,7 +233,7 @@ def test_maintenance_makes_writes_durable_after_the_interval(tmp_path: Path) -> 
         assert synced(fs) == [], "nothing new"
 
 
-def test_a_topic_whose_disk_fails_or_that_was_deleted_does_not_keep_the_others(
+def test_a_failing_or_deleted_topic_does_not_block_the_others(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
@@ -250,7 +250,7 @@ def test_a_topic_whose_disk_fails_or_that_was_deleted_does_not_keep_the_others(
         assert synced(fs) == ["sick", "well"]
 
 
-def test_a_serving_node_looks_after_its_topics_by_itself(tmp_path: Path) -> None:
+def test_a_serving_node_maintains_its_topics(tmp_path: Path) -> None:
     fs = FaultyFileSystem(LocalFileSystem(), record=True)
     settings = NodeSettings(
         str(tmp_path / "data"), pulsar_port=0, durability=Durability.INTERVAL, sync_interval_ms=1

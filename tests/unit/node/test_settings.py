@@ -76,7 +76,7 @@ def test_retention_settings_reach_the_topics_and_are_unlimited_by_default() -> N
     assert read(toml, off).settings.topics.policies == Policies(retention_bytes=4096)
 
 
-def test_how_topics_are_compacted_goes_to_the_topics() -> None:
+def test_compaction_settings_reach_the_topics() -> None:
     toml = 'compaction_order = "event"\nlive_ratio_min = 0.5\ncompaction_threshold_bytes = 4096'
     environ = {"LITHIFY_LIVE_RATIO_MIN": "0.25", "LITHIFY_KEEP_KEYLESS": "false"}
     found = read(toml, environ).settings

@@ -338,7 +338,7 @@ def test_a_clock_set_back_extends_the_token() -> None:
     assert {each.type for each in visit.hears(CLOSED)} == CLOSED
 
 
-def test_how_long_an_answer_takes_is_not_measured_by_a_clock_that_jumps() -> None:
+def test_the_time_to_answer_is_measured_by_the_monotonic_clock() -> None:
     visit = joined()
     visit.clock.advance(60)
     visit.hears(CLOSED)

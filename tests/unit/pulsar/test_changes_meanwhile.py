@@ -430,7 +430,7 @@ async def test_the_next_consumer_gets_the_messages_if_the_first_hangs_up_while_i
 
 
 @in_a_loop
-async def test_a_session_that_comes_back_from_a_thread_waits_for_its_turn() -> None:
+async def test_a_session_that_returns_from_a_thread_waits_for_its_turn() -> None:
     async with served() as node:
         client, other = await node.client(), await node.client()
         node.fs.hold("/data")

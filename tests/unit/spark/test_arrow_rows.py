@@ -174,7 +174,7 @@ def test_a_batch_with_only_its_retained_messages_keeps_their_slots(codec: int) -
 
 
 @pytest.mark.parametrize("codec", [0, ZSTD])
-def test_of_a_partly_live_batch_only_live_messages_are_seen(codec: int) -> None:
+def test_only_live_messages_of_a_partly_live_batch_are_read(codec: int) -> None:
     bodies = (batch(*messages(), codec=codec), single("s"), batch(*messages(), codec=codec))
     first = 1 << 32
     live = np.array([1, 4, 5], np.int32)

@@ -170,7 +170,7 @@ def test_no_handler_of_errors_survives_a_power_cut() -> None:
     assert not issubclass(PowerCut, Exception)
 
 
-def test_a_crash_comes_before_the_operation_and_the_dead_stay_dead() -> None:
+def test_a_crash_happens_before_the_operation_and_is_final() -> None:
     fs = faulty("write * CRASH")
     file = fs.open_append("log")
     lock = fs.lock("lock", "us")

@@ -66,12 +66,12 @@ def token(claims: dict[str, Any], key: Any = SECRET, algorithm: str = "HS256") -
 # --- who it is --------------------------------------------------------------------------------
 
 
-def test_a_token_with_our_secret_says_who_it_is() -> None:
+def test_a_token_signed_with_the_secret_has_a_subject() -> None:
     assert access().authenticate(token({"sub": "ann"})) == Principal("ann", None)
 
 
 @pytest.mark.parametrize("public", [PEM, DER], ids=["pem", "der"])
-def test_a_token_of_our_key_pair_says_who_it_is(public: bytes) -> None:
+def test_a_token_signed_by_the_key_pair_has_a_subject(public: bytes) -> None:
     known = access(TokenKey.public(public))
     assert known.authenticate(token({"sub": "ann"}, SIGNER, "RS256")).name == "ann"
     stranger = rsa.generate_private_key(65537, 2048)
@@ -235,7 +235,7 @@ def test_an_invalid_grant_grants_nothing(grants: object) -> None:
     assert not any(may(known, "ann", SHOP, action) for action in Action)
 
 
-def test_grants_are_changed_and_taken_away() -> None:
+def test_grants_are_changed_and_revoked() -> None:
     known = with_grant(definitions(), SHOP, "ann", ["consume", "produce", "produce"])
     known = with_grant(known, SHOP, "bob", ["admin"])
     assert known.namespaces[str(SHOP)].settings["grants"] == {

@@ -212,7 +212,7 @@ def test_the_last_message_id_distinguishes_batches_from_single_messages() -> Non
     assert topic.last_message_id() == MessageId(1, 1, 2)
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_others_do_not_wait_for_it() -> None:
+def test_a_delayed_message_is_delivered_when_due_and_delays_no_other() -> None:
     bench = Bench()
     now_ms = bench.clock.now_ms()
     metadata = MessageMetadata(
@@ -378,7 +378,7 @@ def test_producers_are_refused_while_a_subscription_is_too_far_behind() -> None:
     bench.append(1)
 
 
-def test_a_readers_subscription_goes_with_it_unless_it_is_kept_for_a_seek() -> None:
+def test_a_readers_subscription_is_deleted_with_it_unless_kept_for_a_seek() -> None:
     bench = Bench()
     bench.append(3)
     subscription, consumer = bench.join(durable=False)

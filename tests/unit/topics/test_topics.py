@@ -260,7 +260,7 @@ def test_names_of_a_namespace_are_those_of_its_topics_without_making_each() -> N
     assert len(topics.names_in(space)) == 5005
 
 
-def test_a_topic_that_is_being_deleted_is_out_of_use_at_once() -> None:
+def test_a_topic_in_deletion_is_closed_at_once() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     topics = open_topics(fs)
     topics.create("orders").append(value=b"old")

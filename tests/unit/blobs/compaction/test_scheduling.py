@@ -124,7 +124,7 @@ def test_without_triggers_compaction_is_off(node: Node) -> None:
         replace(SETTINGS, triggers=("sometimes",))
 
 
-def test_the_answer_says_why_not(node: Node) -> None:
+def test_a_refused_request_has_a_reason(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, used_percent_min=50))
     generation = life.store.log.manifest.generation
     node.compactions.request_due_runs()
@@ -153,7 +153,7 @@ def test_a_run_that_frees_too_few_segments_leaves_nothing_behind(node: Node, pol
     life.check()
 
 
-def test_a_store_of_one_segment_is_left_alone(node: Node) -> None:
+def test_a_store_of_one_segment_is_not_compacted(node: Node) -> None:
     fs = MemoryFileSystem()
     store = BlobStore.create(fs, "/one", capacity_bytes=2**20, segment_bytes=2**20)
     compactions = BlobCompactions(lambda: {"one": store}, RunQueue(node.clock))
@@ -251,7 +251,7 @@ def test_a_request_during_a_run_is_a_separate_run(node: Node) -> None:
     assert [r.run_id for r in life.store.compaction.history.newest(9)] == ids[::-1]
 
 
-def test_a_dry_run_says_what_the_run_after_it_says(node: Node) -> None:
+def test_a_dry_run_matches_the_run_after_it(node: Node) -> None:
     life = node.add("photos")
     compaction = life.store.compaction
     assert compaction.plan().declined is None

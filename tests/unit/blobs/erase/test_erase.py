@@ -122,7 +122,7 @@ def test_user_metadata_goes_and_the_rest_of_the_record_stays(life: Life) -> None
     assert b"x" in data
 
 
-def test_only_deleted_blobs_are_erased_not_those_that_expired_or_came_back(life: Life) -> None:
+def test_only_deleted_blobs_are_erased_not_expired_or_undeleted_ones(life: Life) -> None:
     life.put("expired", 500, 10)
     life.put("back", 500)
     life.delete("back")

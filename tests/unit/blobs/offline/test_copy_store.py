@@ -150,7 +150,7 @@ def test_erased_blobs_are_not_copied_whatever_the_clock_shows(life: Life) -> Non
         assert answers(store, life)["deleted", Include.ALL].__name__ == "BlobDeleted"  # type: ignore[attr-defined]
 
 
-def test_a_source_whose_indexes_are_gone_is_copied_and_not_touched(life: Life) -> None:
+def test_a_source_without_indexes_is_copied_and_not_changed(life: Life) -> None:
     life.store.close()
     for name in life.fs.list(DIRECTORY):
         if name.endswith(".keys"):

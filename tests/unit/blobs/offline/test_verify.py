@@ -114,7 +114,7 @@ def test_a_store_larger_than_a_pass_is_read_several_times(
     assert verified(life) == once
 
 
-def test_where_no_store_is(life: Life) -> None:
+def test_a_directory_without_a_store(life: Life) -> None:
     with pytest.raises(InvalidInput):
         verify_store(life.fs, "/nowhere", life.clock)
     with Log.open(life.fs, "/data/topic", kind="topic"):
@@ -224,7 +224,7 @@ def test_a_damaged_progress_of_erase_is_named(life: Life) -> None:
     assert problems(life) == [f"erase {DIRECTORY}/{ERASE}"]
 
 
-def test_an_erase_that_was_cut_off_is_no_damage(life: Life) -> None:
+def test_an_interrupted_erase_is_no_damage(life: Life) -> None:
     life.delete("large")
     life.clock.advance(RETENTION_MS / 1000 + 1)
     life.store.close()

@@ -114,7 +114,7 @@ def test_a_delete_stays_until_every_replica_has_seen_it(world: World) -> None:
     assert all_changes(a.store) == all_changes(b.store) == all_changes(c.store) == []
 
 
-def test_a_replica_that_was_no_peer_for_long_brings_nothing_back(world: World) -> None:
+def test_a_replica_that_was_no_peer_for_long_revives_nothing(world: World) -> None:
     a, b, c = world.replicas
     blob_id, other = put(world, a), put(world, b)
     world.heal()
@@ -144,7 +144,7 @@ def let_expire(world: World, replica: Replica, blob_id: str) -> None:
     world._note(replica, blob_id)
 
 
-def test_a_replica_that_was_no_peer_does_not_bring_back_what_a_ttl_let_expire(world: World) -> None:
+def test_a_replica_that_was_no_peer_does_not_revive_expired_blobs(world: World) -> None:
     a, b, c = world.replicas
     blob_id, other = put(world, a), put(world, b)
     world.heal()
@@ -163,7 +163,7 @@ def test_a_replica_that_was_no_peer_does_not_bring_back_what_a_ttl_let_expire(wo
     assert [replica.content(other) for replica in world.replicas] == [b"content"] * 3
 
 
-def test_a_blob_that_came_with_its_ttl_does_not_come_back_without_it(world: World) -> None:
+def test_a_blob_replicated_with_its_ttl_is_not_restored_without_it(world: World) -> None:
     a, b, c = world.replicas
     b.away = True
     blob_id = put(world, a)
@@ -183,7 +183,7 @@ def test_a_blob_that_came_with_its_ttl_does_not_come_back_without_it(world: Worl
     assert b.content(blob_id) is c.content(blob_id) is None
 
 
-def test_a_ttl_that_is_over_before_the_content_comes_is_known_all_the_same(world: World) -> None:
+def test_a_ttl_that_passed_before_the_content_arrived_is_kept(world: World) -> None:
     a, b, c = world.replicas
     a.clock, b.clock = SkewedClock(world.clock, 1000), SkewedClock(world.clock, 0)
     for replica in (a, b):
@@ -320,7 +320,7 @@ def test_a_content_in_flight_while_its_delete_is_purged_is_refused(
     assert b.content(blob_id) is None
 
 
-def test_an_undelete_that_comes_while_a_run_drops_the_content_brings_it_along(
+def test_an_undelete_during_a_run_that_drops_the_content_restores_it(
     world: World,
 ) -> None:
     a, b, c = world.replicas
@@ -379,7 +379,7 @@ def test_a_blob_swept_by_mistake_can_be_undeleted(world: World) -> None:
     assert [r.content(lonely) for r in world.replicas] == [b"content"] * 3
 
 
-def test_an_old_copy_of_a_replica_brings_nothing_back(world: World) -> None:
+def test_an_old_copy_of_a_replica_revives_nothing(world: World) -> None:
     a, b, c = world.replicas
     blob_id = put(world, a)
     world.heal()
@@ -480,7 +480,7 @@ def test_peers_are_checked(world: World, urls: list[str]) -> None:
     assert replication.peers == before
 
 
-def test_a_stream_that_is_cut_or_changed_is_found_out(world: World) -> None:
+def test_a_truncated_or_changed_stream_is_detected(world: World) -> None:
     a = world.replicas[0]
     ids = [put(world, a, b"x" * 300), "nobody", put(world, a, b"")]
     data = b"".join(a.store.replication.feed.records(ids))

@@ -119,7 +119,7 @@ def test_a_limit_of_the_budget_stays_one() -> None:
     assert budget.share(2).write_bytes_per_s == 4 * MIB
 
 
-def test_a_rate_that_is_torn_or_gone_leaves_what_is() -> None:
+def test_a_torn_or_missing_rate_keeps_the_current_one() -> None:
     story = Story()
     allowance = Allowance(with_pace(Budget(), story.rate), story.clock)
     with story.rate.fs.open_append(story.rate.path) as file:
@@ -151,7 +151,7 @@ def test_the_percentile_is_at_most_a_quarter_too_high(seconds: list[float]) -> N
     assert exact < found <= exact * 1.25 + 0.001
 
 
-def test_only_what_came_since_counts() -> None:
+def test_only_new_latencies_count() -> None:
     latencies = Latencies()
     latencies.add(1.0)
     before = latencies.counts()

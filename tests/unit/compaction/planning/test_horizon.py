@@ -47,7 +47,7 @@ def test_explain_writes_positions_as_the_log_does() -> None:
     )
 
 
-def test_explain_names_all_who_block_together() -> None:
+def test_explain_names_all_blocking_holds() -> None:
     horizon = find_horizon([Hold("build", -1, "idx-2"), Hold("build", -1, "idx-1")])
 
     assert horizon.explain(5) == "horizon -1, held by build (owner idx-2) and build (owner idx-1)"

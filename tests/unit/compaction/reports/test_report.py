@@ -83,7 +83,7 @@ def fill(fs: MemoryFileSystem, count: int) -> list[int]:
     return offsets
 
 
-def test_a_report_comes_back_from_json_as_it_was() -> None:
+def test_a_report_survives_json() -> None:
     assert Report.from_json(REPORT.to_json()) == REPORT
     failed = replace(REPORT, result="failed", error="disk\nfull: \udcff")
     assert "\n" not in failed.to_json()

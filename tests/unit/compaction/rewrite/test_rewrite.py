@@ -158,7 +158,7 @@ def test_frames_larger_than_a_piece_are_copied() -> None:
     assert after == {position: before[position] for position in (1, 2, 5, 6, 7)}
 
 
-def test_an_attempt_leaves_the_file_of_an_earlier_one_alone_and_takes_another_name() -> None:
+def test_a_new_attempt_uses_another_name_than_an_earlier_one() -> None:
     fs = MemoryFileSystem()
     segment = sealed_segment(fs, [10, 20])
     first, _, _ = copy(fs, [segment])
@@ -337,7 +337,7 @@ def test_no_flipped_bit_anywhere_makes_a_wrong_copy() -> None:
 
 
 @pytest.mark.parametrize("dead", [{3}, {1, 3}])
-def test_a_dead_set_that_names_what_is_not_there_is_stale(dead: Iterable[int]) -> None:
+def test_a_dead_set_that_names_missing_entries_is_stale(dead: Iterable[int]) -> None:
     fs = MemoryFileSystem()
     source = sealed_segment(fs, [10, 20, 30], at=[0, 1, 5])
     with pytest.raises(PlanStale, match=source.name):

@@ -248,7 +248,7 @@ def test_a_rewrite_leaves_out_what_an_earlier_dead_set_names() -> None:
     assert (segment.entries, segment.dead) == (10, None)
 
 
-def test_a_rule_that_brings_back_dead_entries_is_refused() -> None:
+def test_a_rule_that_revives_dead_entries_is_refused() -> None:
     fs, log = new_log(segments=1)
     compactor_of(log, fs, EVEN, policy="whole-dead").run()
     before = log.manifest
@@ -271,7 +271,7 @@ class Boastful:
         return {}
 
 
-def test_a_rule_that_names_what_is_not_there_makes_the_run_stale() -> None:
+def test_a_rule_that_names_missing_entries_makes_the_run_stale() -> None:
     fs, log = new_log()
     before = log.manifest
     compactor = compactor_of(log, fs, Boastful())
@@ -392,7 +392,7 @@ def test_a_damaged_journal_is_discarded_and_reported() -> None:
     assert not fs.exists(f"{DIRECTORY}/JOURNAL")
 
 
-def test_a_publish_of_unknown_outcome_is_found_out_and_never_reported_as_failed() -> None:
+def test_a_publish_with_unknown_outcome_is_resolved_and_never_reported_as_failed() -> None:
     """The rename worked, but neither the fsync after it nor reading back did."""
     disk, log = new_log()
     log.close()

@@ -101,7 +101,7 @@ def test_a_second_run_of_a_log_waits_or_is_refused_during_the_first() -> None:
     assert logged.run().result == "nothing to do"
 
 
-def test_a_run_of_another_log_on_the_same_disk_waits_for_it_and_says_so() -> None:
+def test_a_run_of_another_log_on_the_same_disk_waits_and_names_it() -> None:
     fs, seen, results = MemoryFileSystem(), list[str](), list[str]()
     other = Logged(fs, "/data/other")
     control = RunControl()

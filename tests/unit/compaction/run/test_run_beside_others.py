@@ -88,7 +88,7 @@ def test_a_reader_of_the_old_generation_still_reads_everything_it_saw() -> None:
         assert positions(log) == list(range(0, 40, 2))
 
 
-def test_reclaim_waits_for_the_reader_and_says_for_whom() -> None:
+def test_reclaim_waits_for_the_reader_and_names_it() -> None:
     fs, log = new_log()
     old = [segment.name for segment in sealed(log)]
     compactor = compactor_of(log, fs, EVEN)
@@ -103,7 +103,7 @@ def test_reclaim_waits_for_the_reader_and_says_for_whom() -> None:
     assert log.manifest.retired == ()
 
 
-def test_a_reader_that_comes_after_the_run_holds_nothing_back() -> None:
+def test_a_reader_that_starts_after_the_run_blocks_no_deletion() -> None:
     fs, log = new_log()
     compactor = compactor_of(log, fs, EVEN)
     compactor.run()

@@ -370,7 +370,7 @@ def test_a_closed_log_is_removed_and_a_reopened_one_is_checked(bench: Bench) -> 
     again.ended.wait()
 
 
-def test_closing_suspends_what_runs_and_takes_nothing_more() -> None:
+def test_closing_suspends_the_run_and_refuses_new_ones() -> None:
     bench = Bench()
     running, waiting = bench.asked("running"), bench.asked("waiting")
     running.began.wait()

@@ -74,7 +74,7 @@ def test_the_period_counts_from_the_last_run_by_the_current_settings() -> None:
     assert work(made, 1_499) == ("a", Trigger.PERIODIC)
 
 
-def test_a_threshold_calls_with_what_the_store_says() -> None:
+def test_a_threshold_is_due_with_the_reason_of_the_store() -> None:
     made = schedule("a")
     made.observe("a", REACHED, now_ms=2)
     assert made.next("d", 2) == CompactNow("a", Trigger.THRESHOLD, "9 new bytes, threshold 1")
@@ -83,7 +83,7 @@ def test_a_threshold_calls_with_what_the_store_says() -> None:
     assert made.calls("a", 3) is None
 
 
-def test_lag_calls_when_the_oldest_entry_is_older_than_allowed() -> None:
+def test_lag_is_due_when_the_oldest_entry_is_older_than_allowed() -> None:
     made = schedule("a")
     made.observe("a", Observation(oldest_unjudged_ms=1_000, lag_ms_max=501), now_ms=1_100)
 

@@ -84,7 +84,7 @@ def equal(left: KeyRows, right: KeyRows) -> bool:
     )
 
 
-def test_rows_come_back_by_bucket_and_in_a_bucket_in_their_order() -> None:
+def test_rows_are_read_by_bucket_and_in_their_order_within_a_bucket() -> None:
     rows = make_rows(500)
     with open_index(disk_with(encoded(rows))) as index:
         assert (index.rows, index.facts) == (500, FACTS)

@@ -183,9 +183,7 @@ def test_on_another_file_system_files_are_copied_once(tmp_path: Path, node: Node
         assert messages(again, "orders") == expected
 
 
-def test_one_topic_and_one_store_come_back_into_a_directory_that_has_others(
-    tmp_path: Path, node: Node
-) -> None:
+def test_one_topic_and_one_store_are_restored_beside_others(tmp_path: Path, node: Node) -> None:
     space = Namespace("public", "default")
     node.topics.definitions.change(
         lambda d: d.with_namespace(space, type(d.namespace(space))({"retention_ms": 5}))

@@ -126,7 +126,7 @@ def test_unusual_metadata_is_flagged_for_protobuf() -> None:
     assert flags_of(entry_of(unknown, b"")) == fast.UNUSUAL
 
 
-def test_crcs_are_none_good_or_bad() -> None:
+def test_crcs_are_missing_good_or_bad() -> None:
     bad = bytearray(send(entry(b"hello")))
     bad[-1] ^= 1
     sends = scan(send(entry(crc=False)) + send(entry()) + bad + send(entry(crc=False)))
@@ -425,7 +425,7 @@ def test_receipts_need_room_and_equal_columns() -> None:
             fast.write_receipts(out, *columns, 0, 0)
 
 
-def test_a_header_leaves_out_what_is_not_so() -> None:
+def test_a_header_omits_default_fields() -> None:
     header = fast.message_header(3, 4, 5, -1, 0, (), 2, None)
     ((command, data),) = commands(header + b"ab")
     message = command.message

@@ -113,7 +113,7 @@ def test_live_entries_are_merged_and_stay_readable() -> None:
         member.log.read([3])
 
 
-def test_the_newest_segment_is_left_alone_and_may_grow_meanwhile() -> None:
+def test_the_newest_segment_is_not_merged_and_may_grow() -> None:
     member = Member(MemoryFileSystem()).fill(14).snapshot(13, [4, 8])
     member.compactor.request(RunWanted())
     job = member.compactor.next_job()
@@ -194,7 +194,7 @@ def test_links_are_removed_at_the_next_start_because_their_numbers_may_be_given_
     assert again.spans == [(1, 2, 12), (3, 17, 18)], "nothing is appended to a merged segment"
 
 
-def test_a_live_index_that_is_not_there_is_said_to_be_lost_and_nothing_changes() -> None:
+def test_a_missing_live_index_is_reported_as_lost_and_nothing_changes() -> None:
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     member.compact()
     before = member.spans
@@ -222,7 +222,7 @@ def test_a_damaged_entry_is_found_when_it_is_copied_and_not_spread() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "SHORT"])
-def test_a_run_that_fails_anywhere_leaves_nothing_that_the_next_one_trips_over(kind: str) -> None:
+def test_the_run_after_a_failed_one_succeeds(kind: str) -> None:
     """[H4] Such as a target that is there already, with a part of another run in it."""
     for nth in range(1, 100):
         disk = MemoryFileSystem()
@@ -261,7 +261,7 @@ def test_a_merge_that_is_half_done_is_finished_before_anything_is_dropped() -> N
     member.check()
 
 
-def test_an_index_that_has_died_since_it_was_planned_is_gone() -> None:
+def test_a_read_of_an_index_that_died_after_the_plan_fails() -> None:
     """[H7] Whether its segment was dropped or merged: that is no error of a file."""
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     dropped, merged = member.log.plan([16]), member.log.plan([8])

@@ -65,7 +65,7 @@ def test_a_merge_after_enough_runs_of_phase_1() -> None:
     assert [due(found.snapshot(33 + n, [1, 7])) for n in range(4)] == [True, False, False, True]
 
 
-def test_when_a_share_of_the_entries_is_dead() -> None:
+def test_a_merge_when_a_share_of_the_entries_is_dead() -> None:
     found = member(dead_ratio=0.5)
     assert not due(found.snapshot(31, range(1, 26)))
     assert not due(found.snapshot(32, [*range(1, 11), 12, 14, 17, 19]))
@@ -106,7 +106,7 @@ def test_one_job_at_a_time_and_another_if_the_snapshot_has_moved() -> None:
     assert found.spans == [(6, 30, 30), (7, 31, 32)]
 
 
-def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
+def test_phase_1_is_repeated_if_the_snapshot_has_moved() -> None:
     found = member()
     found.compactor.request(RunWanted())
     job = found.compactor.next_job()
@@ -150,7 +150,7 @@ def sparse() -> Member:
     return found.fill(33).snapshot(31, [1, 7, 16, 17, 18, 26, 27, 28, 29, 30])
 
 
-def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing() -> None:
+def test_a_dry_run_predicts_the_run_and_changes_nothing() -> None:
     found = sparse()
     found.compact(merge=False)
     before = found.spans
@@ -195,7 +195,7 @@ def test_a_run_has_a_report_with_all_that_it_removed_which_survives_a_restart() 
     assert again.compactor.status().report == report
 
 
-def test_a_run_that_finds_nothing_says_why_and_is_not_in_the_history() -> None:
+def test_a_run_with_nothing_to_do_has_a_reason_and_is_not_in_the_history() -> None:
     found = member()
     report = found.compact().report
     assert report is not None
@@ -211,7 +211,7 @@ def test_a_report_names_what_began_the_run() -> None:
     assert found.compactor.history.newest(1)[0].trigger == "threshold"
 
 
-def test_a_threshold_calls_until_a_run_has_begun_and_again_after_it_failed() -> None:
+def test_a_threshold_is_due_until_a_run_starts_and_again_after_it_failed() -> None:
     found = member(after_drops=2)
     assert not due(found)
     found.snapshot(31, [1, 7])

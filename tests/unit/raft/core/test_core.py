@@ -102,7 +102,7 @@ def test_a_committed_entry_is_never_overwritten() -> None:
     core.step(InstallSnapshot("n2", "n1", 2, SnapshotMeta(2, 1, THREE)))
 
 
-def test_a_member_that_may_not_vote_neither_grants_nor_asks() -> None:
+def test_a_member_that_may_not_vote_neither_grants_nor_campaigns() -> None:
     storage = MemoryStorage(THREE)
     core = RaftCore(CoreSettings("n1", lambda _: 0, may_vote=lambda _: False), storage)
     for message in (
@@ -119,7 +119,7 @@ def test_a_member_that_may_not_vote_neither_grants_nor_asks() -> None:
     assert not core.ready().messages
 
 
-def test_a_member_that_lost_entries_says_so() -> None:
+def test_a_member_that_lost_entries_reports_it() -> None:
     core, _ = member(THREE, 1, 1)
     with pytest.raises(LogTooShort, match="n1 acknowledged entries up to 7"):
         core.step(Heartbeat("n2", "n1", 2, commit=7, round=0))
@@ -229,7 +229,7 @@ def test_the_same_calls_make_the_same_messages() -> None:
     assert len(play()) >= 4
 
 
-def test_a_refusal_says_why_where_to_go_and_can_be_sent_on() -> None:
+def test_a_refusal_has_a_reason_and_a_leader_and_can_be_pickled() -> None:
     core, _ = member(THREE, 1)
     core.step(Heartbeat("n2", "n1", 1, commit=0, round=0))
     with pytest.raises(ProposalDropped) as refused:

@@ -93,7 +93,7 @@ def test_a_read_that_must_see_what_is_never_applied_is_dropped() -> None:
         assert not reads.take_due(99)
 
 
-def test_a_leader_that_is_cut_off_answers_no_read() -> None:
+def test_a_partitioned_leader_answers_no_read() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     members.put("n1", b"k", b"old")
@@ -121,7 +121,7 @@ def test_a_run_of_commands_is_answered_together_and_in_its_order() -> None:
     assert members.get("n3", b"a") == b"2"
 
 
-def test_a_run_that_came_too_late_is_dropped_as_a_whole() -> None:
+def test_a_batch_of_proposals_that_is_too_late_is_dropped_as_a_whole() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     told: list[tuple[slice, Any]] = []
@@ -278,7 +278,7 @@ def test_scattered_values_move_to_the_head_of_the_log() -> None:
     assert members.get("n3", b"lasts7") == b"newer"
 
 
-def test_a_snapshot_is_taken_every_so_many_entries_but_not_more_bytes_than_the_log() -> None:
+def test_snapshots_are_limited_by_entries_and_by_the_size_of_the_log() -> None:
     members = Members("n1")
     members["n1"].group._snapshots._interval = 20
     members.elect("n1")

@@ -149,7 +149,7 @@ def test_a_value_in_memory_is_answered_at_once() -> None:
     assert asked.answer == (asked.group.applied_index, b"in memory")
 
 
-def test_an_answer_is_as_of_the_moment_when_the_machine_was_asked() -> None:
+def test_an_answer_is_as_of_the_time_of_the_query() -> None:
     asked = Asked()
     result = asked.job()
     asked.members.put("n1", b"key", b"new")

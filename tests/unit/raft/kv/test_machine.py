@@ -88,7 +88,7 @@ def test_only_the_newest_values_are_live() -> None:
     assert log.live == [3]
 
 
-def test_compare_and_set_looks_at_value_revision_or_absence() -> None:
+def test_compare_and_set_compares_value_revision_or_absence() -> None:
     log = Log()
     assert log.do(kv.compare_and_set(b"k", b"1", None)) == Reply(KvOutcome.DONE, 1)
     assert log.do(kv.compare_and_set(b"k", b"2", None)) == Reply(KvOutcome.MISMATCH, 1)

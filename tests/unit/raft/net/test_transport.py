@@ -70,7 +70,7 @@ def test_a_node_learns_all_addresses_from_one_node() -> None:
     asyncio.run(story())
 
 
-def test_a_peer_that_is_away_is_unreachable_until_it_comes() -> None:
+def test_a_peer_that_is_down_is_unreachable_until_it_starts() -> None:
     async def story() -> None:
         a, b = Node("a"), Node("b")
         async with running(b):
@@ -444,7 +444,7 @@ def test_heartbeats_of_many_groups_are_one_frame() -> None:
     asyncio.run(story())
 
 
-def test_a_peer_that_takes_nothing_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_read_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "UNSENT_BYTES_MAX", 2**20)
 
     async def story() -> None:
@@ -483,7 +483,7 @@ def test_an_address_in_use_is_refused_by_name() -> None:
 # --- TLS ----------------------------------------------------------------------------------------
 
 
-def test_with_tls_both_ends_show_who_they_are(tmp_path: Path) -> None:
+def test_with_tls_both_ends_show_certificates(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
 
     async def story() -> None:

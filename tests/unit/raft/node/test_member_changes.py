@@ -530,7 +530,7 @@ def nothing_written() -> list[WalEvent]:
     return []
 
 
-def test_a_learner_that_is_behind_stays_one_and_the_answer_says_so(
+def test_a_slow_learner_is_reported_as_a_learner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member_changes, "CHANGE_S", 0.5)

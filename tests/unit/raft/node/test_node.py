@@ -260,7 +260,7 @@ def test_a_client_with_too_many_requests_waits(
     asyncio.run(story())
 
 
-def test_of_requests_that_come_together_only_the_one_that_is_too_large_is_refused(
+def test_only_the_too_large_request_of_a_batch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_requests, "COMMAND_BYTES_MAX", 100)
@@ -318,7 +318,7 @@ def test_bad_requests_are_refused_and_change_nothing(
     asyncio.run(story())
 
 
-def test_a_start_that_finds_no_room_says_where(
+def test_a_start_on_a_full_disk_names_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:

@@ -75,7 +75,7 @@ def test_changes_under_a_prefix_are_sent_as_they_happen(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_client_that_vanishes_leaves_no_watcher_behind(tmp_path: Path) -> None:
+def test_the_watcher_of_a_client_that_vanishes_is_removed(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node:
             async with client_of(node) as client:

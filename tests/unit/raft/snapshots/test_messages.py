@@ -142,7 +142,7 @@ def test_a_leader_without_an_answer_gives_up_and_retries_later() -> None:
     check(members, "n3")
 
 
-def test_a_newer_snapshot_ends_the_transfer_and_takes_its_place() -> None:
+def test_a_newer_snapshot_replaces_the_transfer_in_progress() -> None:
     members = behind()
     members.lose = lambda message: isinstance(message, SnapshotPiece)
     members.tick(2)

@@ -16,7 +16,7 @@ def run(first: int, stop: int, term: int = 1) -> list[Entry]:
     return make_entries(first, term, [b"%d" % index for index in range(first, stop)], 0)
 
 
-def test_entries_are_made_as_they_follow_each_other() -> None:
+def test_entries_are_built_in_order() -> None:
     assert make_entries(7, 2, [b"a", b"b"], 1) == [Entry(7, 2, b"a", 1), Entry(8, 2, b"b", 1)]
 
 

@@ -90,7 +90,7 @@ def bench() -> Compacted:
     return bench
 
 
-def test_up_to_the_horizon_what_is_retained_above_it_the_log(bench: Compacted) -> None:
+def test_compacted_reads_use_the_view_up_to_the_horizon_and_the_log_above(bench: Compacted) -> None:
     bench.put("a", "a")
     subscription, _ = bench.read(durable=False)
     assert bench.received(subscription) == [1, 4, 5, 0, 1]
@@ -167,14 +167,14 @@ def test_gaps_in_order_are_recorded_so_that_a_restart_needs_no_view(
     assert bench.topic.subscriptions["s"].cursor.mark_delete == pack(1, 4)
 
 
-def test_a_cumulative_acknowledgement_takes_what_is_gone_behind_it(bench: Compacted) -> None:
+def test_a_cumulative_acknowledgement_includes_the_following_gap(bench: Compacted) -> None:
     subscription, _ = bench.read()
     bench.received(subscription)
     bench.topic.acknowledge(subscription, AckedUpTo(pack(1, 1)))
     assert subscription.cursor.mark_delete == pack(1, 3)
 
 
-def test_a_new_generation_takes_what_has_gone_since(bench: Compacted) -> None:
+def test_a_new_generation_acknowledges_dropped_entries(bench: Compacted) -> None:
     subscription, consumer = bench.read(permits=1)
     assert bench.received(subscription) == [1]
     bench.put("b", "a")
@@ -246,7 +246,7 @@ def test_a_durable_subscription_below_a_trimmed_log_is_still_there_after_a_resta
 
 
 @pytest.mark.parametrize(("start", "found"), [(0, [1, 4, 5]), (2, [4, 5]), (4, [4, 5]), (5, [5])])
-def test_from_any_position_taken_literally(bench: Compacted, start: int, found: list[int]) -> None:
+def test_every_position_is_read_literally(bench: Compacted, start: int, found: list[int]) -> None:
     for durable in (True, False):
         subscription, _ = bench.read(pack(1, start), durable=durable, name=str(durable))
         assert bench.received(subscription) == found
@@ -448,7 +448,7 @@ def test_only_one_consumer_at_a_time_can_read_compacted(bench: Compacted) -> Non
     assert bench.received(subscription) == [1, 4, 5]
 
 
-def test_the_service_says_what_it_has(bench: Compacted) -> None:
+def test_the_service_lists_what_it_retains(bench: Compacted) -> None:
     service = bench.topic.service
     assert service.last_compacted_position == pack(1, 5)
     assert service.last_message_position() == MessagePosition(pack(1, 5), -1)

@@ -113,7 +113,7 @@ def test_superseded_messages_have_bytes_wherever_they_were_superseded() -> None:
 # --- clocks ---------------------------------------------------------------------------------
 
 
-def test_a_tombstone_from_a_clock_that_is_ahead_goes_at_once_unless_it_is_to_be_retained() -> None:
+def test_a_tombstone_from_the_future_is_dropped_at_once_without_retention() -> None:
     bench = Troubled()
     ahead_ms = bench.clock.now_ms() + 3_600_000
     bench.put("a", "b")

@@ -74,7 +74,7 @@ def test_the_greatest_event_time_wins_and_the_later_of_equal_ones() -> None:
     assert judge(*rows, by_event_time=True) == [SUPERSEDED, SUPERSEDED, LIVE, SUPERSEDED]
 
 
-def test_a_tombstone_takes_its_key_along() -> None:
+def test_a_tombstone_deletes_its_key() -> None:
     assert judge([Row(1)], [Row(1, TOMBSTONE)]) == [SUPERSEDED, TOMBSTONE_DROPPED]
 
 
@@ -98,7 +98,7 @@ def test_a_key_without_new_messages_expires() -> None:
 
 
 @pytest.mark.parametrize(("keep", "verdict"), [(True, LIVE), (False, KEYLESS_DROPPED)])
-def test_rows_without_a_key_do_as_the_topic_says(keep: bool, verdict: int) -> None:
+def test_rows_without_a_key_follow_the_settings_of_the_topic(keep: bool, verdict: int) -> None:
     rows = [Row(1, KEYLESS), Row(1, KEYLESS), Row(1, OPAQUE)]
     assert judge(rows, keep_keyless=keep) == [verdict, verdict, LIVE]
 

@@ -182,7 +182,7 @@ def test_the_index_of_the_target_is_the_one_that_would_be_made_of_it() -> None:
     assert abs(int(merged.length.sum()) - target.frame_bytes) < target.frame_bytes / 10
 
 
-def test_a_batch_made_smaller_before_is_made_smaller_again_or_copied() -> None:
+def test_a_shrunk_batch_is_shrunk_again_or_copied() -> None:
     story = Story()
     first = story.rewrite([story.judge(story.sources[0], [], LIVE)])
     again = story.judge(first, [2], {1: [1], 4: [3, 64, 65]})

@@ -102,7 +102,7 @@ def test_a_refused_change_changes_nothing() -> None:
     assert DefinitionsFile(fs, "data/definitions").current == shop()
 
 
-def test_a_damaged_file_is_not_taken_for_an_empty_one() -> None:
+def test_a_damaged_file_is_not_read_as_an_empty_one() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("data")
     DefinitionsFile(fs, "data/definitions").change(lambda _: shop())
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one() -> None:
         DefinitionsFile(fs, "data/definitions")
 
 
-def test_a_newer_version_is_refused_and_left_alone() -> None:
+def test_a_newer_version_is_refused_and_not_changed() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("/node")
     newer = encode_line('{"version":3,"tenants":{},"namespaces":{},"topics":{}}')

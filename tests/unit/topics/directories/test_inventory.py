@@ -49,7 +49,7 @@ def filled(fs: MemoryFileSystem) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "parts-partition-2"])
-def test_a_topic_whose_directory_is_gone_is_not_served(name: str) -> None:
+def test_a_topic_without_its_directory_is_not_served(name: str) -> None:
     fs = MemoryFileSystem()
     filled(fs)
     remove_tree(fs, f"{ROOT}/{name}")

@@ -197,7 +197,7 @@ def test_a_delete_that_fails_leaves_the_topic_in_use() -> None:
     assert values(open_topics(fs), "a") == [b"a"]
 
 
-def test_a_delete_that_can_neither_go_on_nor_back_takes_the_topic_out_of_use() -> None:
+def test_a_delete_that_can_neither_finish_nor_roll_back_closes_the_topic() -> None:
     fs = filled("a")
     faulty = FaultyFileSystem(fs)
     topics = open_topics(faulty)

@@ -94,7 +94,7 @@ def test_invalid_utf8_keys_can_be_read() -> None:
     assert (message.key, message.producer) == (b"\xff\xfe", "\ufffd\ufffd")
 
 
-def test_metadata_of_another_broker_in_front_is_passed_over() -> None:
+def test_metadata_of_another_broker_is_skipped() -> None:
     body = b"\x0e\x02\0\0\0\x03abc" + encode_entry(metadata(), b"v")
     assert parse_entry(body)[0] == metadata_of(body) == metadata()
 
@@ -124,7 +124,7 @@ def test_a_payload_that_is_not_compressed_as_it_says_is_refused() -> None:
         list(decode_entry(entry(body)))
 
 
-def test_of_a_batch_only_what_is_live_counts() -> None:
+def test_only_live_messages_of_a_batch_count() -> None:
     body = encode_entry(metadata(num_messages_in_batch=3), batch_of(b"one", b"two", b"three"))
     found = list(decode_entry(LogEntry(pack(3, 4), 1000, body, tag=3, live=0b101)))
     assert [(message.id.batch_index, message.value) for message in found] == [
@@ -133,7 +133,7 @@ def test_of_a_batch_only_what_is_live_counts() -> None:
     ]
 
 
-def test_a_batch_that_was_made_smaller_says_which_slots_it_has() -> None:
+def test_a_shrunk_batch_lists_its_slots() -> None:
     head = metadata(num_messages_in_batch=9, compacted_batch_indexes=[4, 8])
     body = encode_entry(head, batch_of(b"one", b"two"))
     found = list(decode_entry(LogEntry(pack(3, 4), 1000, body, FLAG_SHRUNK, 9)))

@@ -121,7 +121,7 @@ def test_the_same_as_replaying_everything(order: str, seed: int) -> None:
             assert topic.get(key) == expected
 
 
-def test_a_chunked_message_comes_whole() -> None:
+def test_a_chunked_message_is_assembled() -> None:
     topic = new_topic(MemoryFileSystem())
 
     def chunk(number: int, value: bytes, count: int = 3) -> bytes:

@@ -58,7 +58,7 @@ def test_an_entry_counts_once_however_often_it_is_acknowledged() -> None:
     assert cursor.acked_entries == 2
 
 
-def test_a_cumulative_acknowledgement_takes_along_what_it_touches() -> None:
+def test_a_cumulative_acknowledgement_merges_adjacent_ranges() -> None:
     cursor = Cursor(-1)
     for position in (3, 11, 12, 20):
         cursor.ack(position)
@@ -199,7 +199,7 @@ def test_a_hole_that_turns_out_not_to_exist_is_passed() -> None:
     assert cursor.mark_delete == 8
 
 
-def test_gaps_are_taken_up_to_the_first_entry_that_is_not_acknowledged() -> None:
+def test_gaps_are_acknowledged_up_to_the_first_unacknowledged_entry() -> None:
     existing = [10, 11, 20, 30]
     asked: list[int] = []
 

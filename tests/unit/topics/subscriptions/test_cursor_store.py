@@ -139,7 +139,7 @@ def test_any_name_and_any_property_is_kept() -> None:
     assert state_on(fs) == before
 
 
-def test_gaps_are_taken_again_after_a_restart() -> None:
+def test_gaps_are_acknowledged_again_after_a_restart() -> None:
     def following(position: int) -> int:
         return max(position, 10)
 
@@ -243,7 +243,7 @@ def test_a_refused_write_did_not_happen() -> None:
     assert state_on(fs.inner) == expected
 
 
-def test_a_closed_store_takes_nothing_more() -> None:
+def test_a_closed_store_refuses_changes() -> None:
     store = busy_store(MemoryFileSystem())
     store.close()
     store.close()
@@ -318,7 +318,7 @@ def test_long_snapshots_are_written_less_often() -> None:
     assert log_bytes(store) < 1.1 * size
 
 
-def test_a_checkpoint_that_fails_is_made_up_for_later() -> None:
+def test_a_failed_checkpoint_is_repeated_later() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     store = busy_store(fs, SHORT)
     fs.trace.clear()
@@ -378,7 +378,7 @@ def test_acknowledgements_continue_while_checkpoints_run() -> None:
         state_on(clone)
 
 
-def test_a_subscription_that_is_deleted_under_a_checkpoint_does_not_come_back(
+def test_a_subscription_deleted_during_a_checkpoint_stays_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fs = MemoryFileSystem()

@@ -125,7 +125,7 @@ def test_writes_below_the_smallest_live_index_are_dropped() -> None:
     assert reopened(fs.crash_clone(Random(1)), live) == {"a": ["3/1", "4/1", "5/1", "6/1"]}
 
 
-def test_files_from_before_an_install_are_passed_over() -> None:
+def test_files_older_than_an_install_are_skipped() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.save("a", HardState(3, "n1", 0))
@@ -175,7 +175,7 @@ def test_a_failed_round_is_retried_in_another_file() -> None:
     assert disk.list("wal") == [wal_name(1), wal_name(2)]
 
 
-def test_a_torn_end_is_cut_and_damage_before_the_end_is_said() -> None:
+def test_a_torn_end_is_truncated_and_earlier_damage_is_reported() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     for index in (1, 2, 3):
