@@ -200,7 +200,7 @@ def test_exclusive_creation(fs: FileSystem, root: str) -> None:
         fs.open_append(f"{root}/dangling", exclusive=True)
 
 
-def test_a_missing_log(fs: FileSystem, root: str) -> None:
+def test_a_missing_path(fs: FileSystem, root: str) -> None:
     missing = f"{root}/missing"
     for use in (
         lambda: fs.open_read(missing),
