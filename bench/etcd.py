@@ -88,7 +88,7 @@ def _leader(ports: list[int]) -> int:
 
 
 def put_many(port: int, keys: int, count: int, in_flight: int, value: bytes) -> float:
-    """The seconds that so many puts take."""
+    """The seconds that this many puts take."""
     return asyncio.run(_put_many(port, keys, count, in_flight, value))
 
 

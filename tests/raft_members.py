@@ -45,7 +45,7 @@ STORAGE = StorageSettings(wal_bytes_max=4000, segments=SegmentLimits(16, 4000))
 
 
 class Member:
-    """One member with its disk; `machine` is made anew at each start."""
+    """One member with its disk; `machine` is recreated at each start."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Members:
             network, self.network = self.network, []
             for message in network:
                 self.told.append(message)
-                # Who is told that it is no member any more is the node's to remove.
+                # Who is told that it is no member is the node's to remove.
                 if isinstance(message, MemberRemoved) or self.lose(message):
                     continue
                 if message.to in self.all:

@@ -1,4 +1,4 @@
-"""The benchmarks run, tiny, and keep what they measure. Their figures are not looked at."""
+"""The benchmarks run, tiny, and keep what they measure. Their figures are not checked."""
 
 from __future__ import annotations
 

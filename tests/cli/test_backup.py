@@ -221,7 +221,7 @@ def test_definitions_that_are_lost_are_reported_and_the_data_adopted(tmp_path: P
 
 
 def saved(tmp_path: Path) -> tuple[Path, Path]:
-    """A data directory that nobody serves, and a backup of it."""
+    """A data directory without a node, and a backup of it."""
     data, backup = tmp_path / "data", tmp_path / "backup"
     with lithify.open(str(data)) as node:
         node.topics.create("orders").append(value=b"paid")

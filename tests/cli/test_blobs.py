@@ -1,4 +1,4 @@
-"""Blobs from the command line: at a node, and on a directory that nobody serves."""
+"""Blobs from the command line: at a node, and on a directory without a node."""
 
 from __future__ import annotations
 

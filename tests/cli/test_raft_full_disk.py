@@ -1,4 +1,4 @@
-"""Nodes whose disks are full: nothing acknowledged is lost, and they go on when there is space.
+"""Nodes whose disks are full: nothing acknowledged is lost, and they continue when there is space.
 
 Each node has a small file system of its own, in memory; mounting one takes root.
 """

@@ -1,6 +1,6 @@
 """Operators' mistakes on real processes, with the commands that people type.
 
-What is asked for is refused by name, and the group goes on; what was acknowledged stays.
+What is asked for is refused by name, and the group continues; what was acknowledged stays.
 """
 
 from __future__ import annotations

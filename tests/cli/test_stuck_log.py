@@ -1,4 +1,4 @@
-"""A node whose stderr is a pipe that nobody reads goes on to serve."""
+"""A node whose stderr is a pipe without a reader continues to serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction from the command line: at a node, and on a directory that nobody serves."""
+"""Compaction from the command line: at a node, and on a directory without a node."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ opens what a crash left and compares it with what the story knows was promised:
     acknowledged ⊆ recovered ⊆ written        (less what was declared dead or dropped)
     what a finished run removed stays removed
     no file that the manifest does not name
-    the log goes on: append, compact, reclaim, verify
+    the log continues: append, compact, reclaim, verify
 """
 
 from __future__ import annotations

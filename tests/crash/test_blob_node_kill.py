@@ -1,8 +1,8 @@
-"""A serving node is killed with SIGKILL while a run that was asked for over HTTP is going on.
+"""A serving node is killed with SIGKILL while a run that was asked for over HTTP is in progress.
 
 It is killed while groups are copied, and when all are copied and the manifest is being replaced.
 Each time the next node takes the run up where it stopped: what the journal has is used, nothing is
-in the result twice, and every blob answers as it did before, also while this goes on.
+in the result twice, and every blob answers as it did before, also while this continues.
 
 From the last copy to the end of a run it is a few milliseconds, and whoever looks for them from
 another process may come too late on a busy machine. Then the story is told from its beginning.
@@ -46,7 +46,7 @@ class TooLate(Exception):
 
 
 class Photos:
-    """A store of about so many segments, half of which is dead, and what is known of it."""
+    """A store of about this many segments, half of which is dead, and what is known of it."""
 
     def __init__(
         self, data: Path, segment_bytes: int, segments: int, write_bytes_per_s: int | None = None

@@ -1,6 +1,6 @@
 """A process that compacts a blob store is killed with SIGKILL while it copies.
 
-The next one goes on where it stopped: what was copied is used, nothing is in the result twice, and
+The next one resumes where it stopped: what was copied is used, nothing is in the result twice, and
 every blob is what it was.
 """
 

@@ -2,7 +2,7 @@
 
 Afterwards the node is opened with the definitions that are there, with none, and with older ones.
 What was acknowledged and not deleted is served or can be adopted, with all that was in it. What was
-deleted is gone for readers. What was on its way is whole or gone, never a part.
+deleted is gone for readers. What was in flight is whole or gone, never a part.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def test_a_cut_while_saving_leaves_no_backup_or_a_whole_one(cut: tuple[int, int]
             node.close()
         else:
             assert not returned
-            # It can be made again in the same place.
+            # It can be created again in the same place.
             save(left)
         node = opened(left)
         assert found_in(node) == BEFORE

@@ -110,7 +110,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing() -> None:
     nth = crashes = 0
     while True:
         nth += 1
-        # What a power cut leaves of a disk on which nothing is under way.
+        # What a power cut leaves of a disk on which nothing is in progress.
         disk = before.crash_clone(Random(nth))
         try:
             recover(FaultyFileSystem(disk, [Fault("mutating", "*", nth, kind="CRASH")]))

@@ -49,7 +49,7 @@ def run_on(disk: MemoryFileSystem, life: Life, *faults: Fault) -> FaultyFileSyst
 
 
 def survives(disk: FileSystem, life: Life, label: str) -> None:
-    """What a crash has left is one of two views, and goes on as if nothing had happened."""
+    """What a crash has left is one of two views, and continues as if nothing had happened."""
     left = life.reborn(disk)
     before, now_ms = life.oracle.horizon, life.clock.now_ms()
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lithify.log.verify import Verification
 
 EVERY_BIT_OF_EACH = 8
-"""All bits of one byte in so many; of the others one."""
+"""All bits of every such byte; of the others one."""
 
 UNREAD = {FileKind.LOCK: "its text is only told to people", FileKind.PIN: "like the lock's"}
 

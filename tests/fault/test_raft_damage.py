@@ -1,5 +1,5 @@
 """Bytes of one of three members are flipped, or its disk does not read: nobody gets a wrong answer,
-nobody loses one, the node goes on, and the damage is repaired from the other members.
+nobody loses one, the node continues, and the damage is repaired from the other members.
 """
 
 from __future__ import annotations
@@ -170,10 +170,10 @@ def test_a_damaged_block_is_answered_by_others_and_repaired(
             assert nodes.damage("n2")["damage_repaired"] == 1
             assert len(lines_of(caplog, "damage found")) == 1
             assert len(lines_of(caplog, "damage repaired")) == 1
-            # Nobody else is needed any more to read it.
+            # Nobody else is needed to read it.
             group = nodes.nodes["n2"].groups["default"]
             group._own.log.read(list(group._own.log.state.needed(1, group.applied_index)))
-            # It goes on after a restart.
+            # It continues after a restart.
             await nodes.stop("n2")
             await nodes.start("n2")
             async with nodes.client("n2") as kv:
@@ -332,7 +332,7 @@ def test_a_log_that_cannot_be_read_at_the_start_is_repaired_first(
 
 @pytest.mark.parametrize("kind", ["wal", "snapshot"])
 def test_damage_that_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, kind: str) -> None:
-    """Votes and acknowledged entries may be lost: the node does not start, the others go on."""
+    """Votes and acknowledged entries may be lost: the node does not start, the others continue."""
 
     async def story() -> None:
         async with three(tmp_path, snapshot=True) as nodes:

@@ -1,4 +1,4 @@
-"""A member whose disk refuses to write: the group goes on without it, and with it afterwards."""
+"""A member whose disk refuses to write: the group continues without it, and with it afterwards."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_truncated_segment_is_not_read_as_an_unfinished_one() -> None:
             file.truncate(size)
         whole = RaftStorage(cut, "d", settings)
         if size >= own.log.segments.spans[0].ref.frame_bytes + SEGMENT_HEADER_BYTES:
-            # Only the block index and the footer are gone: they are made again.
+            # Only the block index and the footer are gone: they are rebuilt.
             whole.open_groups(rebuild)
             assert len(whole.groups[GROUP].log.entries(1, 12, 2**40)) == 11
             continue

@@ -1,6 +1,6 @@
 """What a client says about a write is true, wherever its connection ends.
 
-A proxy stands between client and node. It forwards so many bytes of one direction and then cuts
+A proxy stands between client and node. It forwards this many bytes of one direction and then cuts
 the connection, or goes silent. A client that says "not done" must be right.
 """
 

@@ -1,4 +1,4 @@
-"""Sessions are given every conversation of the corpus, and changed ones. `make fuzz` goes on."""
+"""Sessions are given every conversation of the corpus, and changed ones. `make fuzz` continues."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Every member has its own disk, on which any operation may be the last: what was 
 be there, in part or not at all. Its write-ahead log, its segment writer and its worker do their
 work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
 links break, clocks run at different speeds, members come and go and give their files back when they
-are told that they are none any more, snapshots are taken and sent, segments dropped and merged,
+are told that they are none, snapshots are taken and sent, segments dropped and merged,
 live entries rewritten at the head of the log. Many worlds have two or three groups, each with its
 own leader, over one write-ahead log: a file that is rolled or kept because one of them installs a
 snapshot has entries of all. Checked:

@@ -1,6 +1,6 @@
-"""A group goes on whatever its operators ask for, for every seed; see `raft_operators.py`.
+"""A group continues whatever its operators ask for, for every seed; see `raft_operators.py`.
 
-The simulator must be able to fail: rules that were in force before are put back, and found out.
+The simulator must be able to fail: rules that were in force before are restored, and found out.
 """
 
 from __future__ import annotations

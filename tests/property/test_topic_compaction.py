@@ -37,7 +37,7 @@ SETTINGS = st.builds(
 OFTEN = ["send"] * 4 + ["roll", "run"] * 2
 SELDOM = ["wait", "wait a day", "trim", "reopen", "pin", "unpin", "lose index"]
 LOSING = {"trim", "wait a day"}
-"""Steps after which the log does not say any more what the runs knew."""
+"""Steps after which the log does not say what the runs knew."""
 STEPS = st.lists(st.sampled_from(OFTEN + SELDOM), max_size=14)
 RANDOM = st.randoms(use_true_random=False)
 

@@ -36,7 +36,7 @@ SLOW_S = 0.01
 STEP = {True: 20, False: 2}
 """Restless or not: the rate of all producers lies in between."""
 LIFE_MESSAGES = (300, 3000)
-"""After so many, at least and at most, a restless reader begins again."""
+"""After this many, at least and at most, a restless reader begins again."""
 
 
 class Crowd:

@@ -73,7 +73,7 @@ def _now_ms() -> int:
 
 
 class Steps:
-    """How far a case has come. Its test asks it to go on for some steps, and at last to stop."""
+    """How far a case has come. Its test asks it to continue for some steps, and at last to stop."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -282,7 +282,7 @@ class Case:
 
     url: str
     topic: str
-    """A topic that nobody else uses."""
+    """A topic that no other caller uses."""
     client: Any
     admin: str = ""
     """Where the broker is asked over HTTP, if it was started with `http`."""
@@ -306,7 +306,7 @@ class Case:
         )
 
     def wait_for_backlog(self, subscription: str, messages: int) -> None:
-        """Until so many are not acknowledged: the client sends acknowledgements when it likes."""
+        """Until this many are not acknowledged: the client sends acknowledgements when it likes."""
 
         def is_so() -> bool:
             path = f"persistent/public/default/{self.topic}/stats"
@@ -341,7 +341,7 @@ def send_all(producer: Any, values: Iterable[bytes], **options: Any) -> list[Any
 
 
 def receive_all(consumer: Any, count: int, *, ack: bool = True) -> list[bytes]:
-    """The next so many values."""
+    """The next `count` values."""
     values = []
     for _ in range(count):
         message = consumer.receive(RECEIVE_MS)

@@ -340,7 +340,7 @@ def test_a_durable_subscription_starts_at_the_given_position(case: Case) -> None
 
 @in_client
 def test_a_queue_smaller_than_the_batches(case: Case) -> None:
-    """Permits are given back for what is masked: nothing stands still."""
+    """Permits are released for what is masked: nothing stands still."""
     for number in range(20):
         send(case, rounds(number, keys=100 - number), batching_enabled=True)
     compact(case)

@@ -66,7 +66,7 @@ class Pair:
         return next(self.producer.frames())
 
     def sends(self, count: int) -> None:
-        """So many messages must come."""
+        """This many messages must come."""
         for _ in range(count):
             assert self.send(b"x").type == Type.SEND_RECEIPT
             self.consumer.expect(Type.MESSAGE)

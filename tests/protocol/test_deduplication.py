@@ -44,7 +44,7 @@ def send_twice(case: Case) -> None:
             producer.flush()
         assert producer.last_sequence_id() == 10
         producer.close()
-        # The next one with the same name goes on where it ended.
+        # The next one with the same name continues where it ended.
         producer = case.client.create_producer(topic, producer_name="ann")
         assert producer.last_sequence_id() == 10
         producer.send(b"11")
@@ -143,7 +143,7 @@ def join(client: RawClient, epoch: int) -> int:
 
 
 def receipts(client: RawClient, count: int) -> list[tuple[int, bool]]:
-    """(sequence id, is it a duplicate) of the next so many receipts."""
+    """(sequence id, is it a duplicate) of the next receipts."""
     found = []
     for _ in range(count):
         receipt = client.expect(Type.SEND_RECEIPT).send_receipt

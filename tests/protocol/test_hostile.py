@@ -1,4 +1,4 @@
-"""Bytes that no client sends: the connection is closed with a reason, the broker goes on."""
+"""Bytes that no client sends: the connection is closed with a reason, the broker continues."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def own_memory_bytes(broker: Server) -> int:
 
 
 def files_fall_to(broker: Server, limit: int) -> bool:
-    """Has it closed what it had open, but for so many? It may need a moment to get round to it."""
+    """Wait until the broker has at most `limit` open files; False if it keeps more."""
     for _ in range(1000):
         if broker.open_files <= limit:
             return True
@@ -275,7 +275,7 @@ def test_idle_connections(files_allowed: int, own_broker: Callable[..., Server])
         idle_crowd(broker, min(batch, left))
         left -= batch
     once = own_memory_bytes(broker)
-    # Not all is given back to the system, but it is used again.
+    # Not all is released to the system, but it is used again.
     assert once - before < 200 * MIB
     assert files_fall_to(broker, files)
     idle_crowd(broker, min(batch, IDLE // 4))
@@ -285,7 +285,7 @@ def test_idle_connections(files_allowed: int, own_broker: Callable[..., Server])
 
 
 def idle_crowd(broker: Server, count: int) -> None:
-    """Open so many connections, see that the broker answers, close them."""
+    """Open this many connections, see that the broker answers, close them."""
     hello = encode_command(CONNECT)
     sockets = []
     try:

@@ -1,4 +1,4 @@
-"""The broker is killed and started again while the real client goes on."""
+"""The broker is killed and started again while the real client continues."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def put_off(case: Case) -> None:
 def take_up(case: Case, due_ms: int) -> None:
     retrying = Retrying(case, "killed", PUT_OFF_MS)
     message = retrying.consumer.receive(RECEIVE_MS)
-    # The delay began a little after the other process looked at its clock.
+    # The delay began a little after the other process checked its clock.
     assert time.time() * 1000 >= due_ms
     assert message.properties()["RECONSUMETIMES"] == "1"
     assert message.topic_name().endswith("-s-RETRY")

@@ -90,7 +90,7 @@ def test_a_consumer_whose_schema_cannot_read_the_topic_is_refused_at_once(case: 
         for other in (kind(Wider), schema.StringSchema()):
             assert refused(case.client.create_producer, topic, schema=other)
             assert refused(case.earliest, topic=topic, schema=other)
-        # The topic goes on as before.
+        # The topic continues as before.
         producer.send(Order(id="a", amount=1))
         assert case.earliest(topic=topic, schema=kind(Order)).receive(RECEIVE_MS).value().id == "a"
 

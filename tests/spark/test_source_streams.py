@@ -1,4 +1,4 @@
-"""Streams go on where they stopped; rows that are written are in the topic once."""
+"""Streams continue where they stopped; rows that are written are in the topic once."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_stream_resumes_where_it_stopped(spark: SparkSession, data: str, tmp_p
 def test_a_stream_that_fails_in_the_middle_of_a_batch_gets_that_batch_again(
     spark: SparkSession, data: str, tmp_path: Path
 ) -> None:
-    """Although what it had planned was compacted, and is nowhere any more as it was."""
+    """Although what it had planned was compacted, and is nowhere as it was."""
     topics = open_topics(data)
     topic = topics.create(NAME)
     for number in range(12):
@@ -144,7 +144,7 @@ def test_a_compacted_stream_begins_with_the_view_and_sees_every_delete_after_it(
     assert found == [b"16", b"17", b"18", b"19"]
     topic.append(key="k1", value=None)
     topic.append(key="k2", value=b"20")
-    # The tombstone is not in the view any more, but the stream was there before it.
+    # The tombstone is not in the view, but the stream was there before it.
     topic.compaction.run("test")
     assert drain(spark, path_of(data), checkpoint, view="compacted") == [b"", b"20"]
     topics.close()

@@ -111,7 +111,7 @@ def test_frames_that_are_never_finished(tmp_path: Path) -> None:
 
 
 def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
-    """The time begins anew with each frame, and a client that says little is not hung up on."""
+    """The time starts again with each frame, and a client that says little is not hung up on."""
     with (
         watched_node(tmp_path / "data", frame_timeout_ms=3000) as node,
         RawClient(node.port) as one,

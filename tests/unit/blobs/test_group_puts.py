@@ -1,4 +1,4 @@
-"""Puts of many threads: they are written together, and each is told what came of its own."""
+"""Concurrent puts: they are written together, and each gets its own outcome."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_an_interrupted_leader_of_a_group_of_puts_passes_the_lead_on(comes: int)
 
 
 def test_the_others_of_a_group_are_woken_past_one_that_was_interrupted() -> None:
-    """The main thread sleeps, second of five, while their fsync is under way."""
+    """The main thread sleeps, second of five, while their fsync is in progress."""
     held = Held()
     locked, begun = threading.Event(), threading.Event()
 

@@ -285,7 +285,7 @@ def test_a_blob_larger_than_a_segment_is_refused_and_changes_nothing() -> None:
 
 
 class Slow(io.RawIOBase):
-    """Takes so long to be read."""
+    """Takes this long to be read."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds

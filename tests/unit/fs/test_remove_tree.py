@@ -11,7 +11,7 @@ from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 
 
 class Busy(MemoryFileSystem):
-    """A file appears in the directory, and one that was listed goes, so many times."""
+    """A file appears in the directory, and one that was listed goes, this many times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()

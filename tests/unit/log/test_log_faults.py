@@ -31,7 +31,7 @@ def faulty(*rules: str) -> tuple[FaultyFileSystem, MemoryFileSystem]:
 
 
 def check_after_crashes(disk: MemoryFileSystem, acknowledged: dict[int, bytes]) -> None:
-    """Whatever a power cut leaves, what was acknowledged is there and the log goes on."""
+    """Whatever a power cut leaves, what was acknowledged is there and the log continues."""
     for seed in range(60):
         left = disk.crash_clone(random.Random(seed))
         with open_log(left) as log:

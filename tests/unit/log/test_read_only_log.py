@@ -214,7 +214,7 @@ def test_a_damaged_frame_before_an_intact_one_is_damage() -> None:
 
 
 class Growing(MemoryFileSystem):
-    """A writer goes on as soon as the reader has asked for the size of a segment."""
+    """A writer continues as soon as the reader has asked for the size of a segment."""
 
     rest = b""
 

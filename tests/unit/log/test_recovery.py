@@ -59,7 +59,7 @@ def fails_and_changes_nothing(fs: FileSystem, error: type[Exception], text: str)
     after = listing(fs)
     before["LOCK"] = after["LOCK"] = b""
     assert after == before
-    # The lock was given back: it fails again for the same reason.
+    # The lock was released: it fails again for the same reason.
     with pytest.raises(error, match=text):
         open_log(fs)
 

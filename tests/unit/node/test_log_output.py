@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """The process's logging is put back afterwards."""
+    """The process's logging is restored afterwards."""
     root = logging.getLogger()
     before = root.handlers, root.level, logging.getLogger("uvicorn").level
     stream = io.StringIO()

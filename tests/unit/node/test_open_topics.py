@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stored(count: int) -> MemoryFileSystem:
-    """The disk of a node with so many topics, a message in each."""
+    """The disk of a node with this many topics, a message in each."""
     memory = MemoryFileSystem()
     with Node(NodeSettings("/data"), fs=memory) as node:
         for number in range(count):
@@ -93,7 +93,7 @@ def test_retention_applies_to_a_topic_unused_since_the_start(tmp_path: Path) -> 
             serving = asyncio.create_task(node.serve(stop=stop, ready=lambda _: ready.set()))
             await ready.wait()
             while not any(line.startswith("remove ") for line in fs.trace):
-                # Policies are looked at by the clock; the test's own time limit is the loop's.
+                # Policies are checked by the clock; the test's own time limit is the loop's.
                 clock.advance(1)
                 await asyncio.sleep(0.001)
             stop.set()

@@ -45,7 +45,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Visit:
-    """A session, its answers, and the clock it looks at."""
+    """A session, its answers, and the clock it reads."""
 
     loop: asyncio.AbstractEventLoop
 

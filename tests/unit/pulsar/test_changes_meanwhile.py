@@ -1,4 +1,4 @@
-"""What changes while a command waits for the disk counts when the command goes on."""
+"""A command that waited for the disk sees what changed meanwhile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ both = pytest.mark.parametrize(
 
 
 class Pause:
-    """A call for a thread that waits until it is told to go on."""
+    """A call for a thread that waits until it is told to continue."""
 
     def __init__(self) -> None:
         self._begun = threading.Event()

@@ -1,4 +1,4 @@
-"""What waits for the disk is done in a thread: who needs it waits, all others go on."""
+"""Waiting for the disk happens in threads: the command waits, all others continue."""
 
 from __future__ import annotations
 

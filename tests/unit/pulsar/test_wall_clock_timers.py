@@ -205,7 +205,7 @@ class Delayed(World):
         self.loop.advance(0)
 
     def send(self, in_s: float) -> None:
-        """A message that is to be delivered so many seconds after the start."""
+        """A message that is to be delivered this many seconds after the start."""
         now_ms = self.clock.now_ms()
         metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=now_ms)
         metadata.deliver_at_time = self.start_ms + round(in_s * 1000)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Disk:
-    """Refuses so many probes."""
+    """Refuses this many probes."""
 
     refusals: int = 0
     probes: int = 0

@@ -1,4 +1,4 @@
-"""Groups that end, and members that are none any more: their files go, and stay away."""
+"""Dropped groups and removed members: their files are deleted and not recreated."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_the_oldest_confirmed_drops_are_pruned(
 
 
 async def add_again(client: RaftClient) -> None:
-    """Add n3, which unseats the leader: nobody may be able to say what became of that."""
+    """Add n3, which unseats the leader: the outcome of that may be unknown."""
     try:
         await client.ask_json("orders", ClientOperation.CHANGE, change="+n3")
     except MayHaveHappened:

@@ -396,7 +396,7 @@ def files_below(fs: FileSystem, directory: str) -> dict[str, bytes]:
 
 
 def with_older_log(*acknowledged: int) -> Bench:
-    """A topic whose log of 3 messages was put back after 10 were there and some acknowledged."""
+    """A topic whose log of 3 messages was restored after 10 were there and some acknowledged."""
     bench = Bench()
     bench.append(3)
     bench.topic.close()

@@ -38,7 +38,7 @@ SETTINGS = BlobSettings(deleted_retention_ms=RETENTION_MS, every_ms=DAY_MS)
 
 
 class Node:
-    """Some stores, and what looks after them."""
+    """Some stores, and what maintains them."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -61,7 +61,7 @@ class Node:
         return life
 
     def settled(self, name: str) -> CompactionStatus:
-        """When nothing goes on any more."""
+        """Wait until no run is in progress."""
         while self.compactions.is_busy(self.lives[name].store):
             pass
         return self.compactions.status(name)
@@ -188,7 +188,7 @@ def test_deletes_stay_until_every_replica_has_seen_them(node: Node) -> None:
 
 
 class Stuck(HookedJobs):
-    """A job that begins and waits until it is let go, or fails."""
+    """A job that begins and waits until it is released, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.began = threading.Event()
@@ -264,7 +264,7 @@ def test_a_dry_run_matches_the_run_after_it(node: Node) -> None:
         report = compaction.run()
         assert (report.result, report.declined) == ("nothing to do", declined)
         assert life.store.log.manifest.generation == generation
-        # Sealed and all live: that a run has looked at it is no reason to publish.
+        # Sealed and all live: that a run has checked it is no reason to publish.
         life.put(f"more {generation}", 120_000)
         life.roll()
 
@@ -286,7 +286,7 @@ class OtherDisk(MemoryFileSystem):
 
 
 class Together(HookedJobs):
-    """No run goes on before as many have begun."""
+    """No run proceeds before all have started."""
 
     def __init__(self, runs: int) -> None:
         self._all_here = threading.Barrier(runs)

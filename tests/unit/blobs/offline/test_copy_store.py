@@ -1,4 +1,4 @@
-"""A store is made again with another shape, by copying what is valid."""
+"""A store is rebuilt with another shape, by copying what is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas that lose touch with each other, and what becomes of their blobs."""
+"""Replicas that lose contact with each other, and the state of their blobs afterwards."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_replica_that_was_read_but_has_not_requested_is_not_new(world: World) 
 
 
 def forgotten_by_two(world: World) -> str:
-    """A blob that c has, d has never heard of, and a and b have deleted and forgotten."""
+    """A blob that c has, d does not know, and a and b have deleted and forgotten."""
     a, b, c, d = world.replicas
     d.away = True
     blob_id = put(world, a)

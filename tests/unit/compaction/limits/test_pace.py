@@ -43,7 +43,7 @@ class Story:
             self.latencies.add(each_ms / 1000)
 
     def window(self, each_ms: float | None = None) -> float:
-        """A window passes in which gets take so long; the rate after it in MiB/s."""
+        """A window passes in which gets take this long; the rate after it in MiB/s."""
         if each_ms is not None:
             self.gets(each_ms)
         self.clock.advance(WINDOW_S)

@@ -30,7 +30,7 @@ REACHED = Observation(reached="enough")
 
 
 class Log:
-    """A log whose run lasts until it is let go or called off; an implementation of `ScheduledLog`.
+    """A log whose run lasts until it is released or cancelled; implements `ScheduledLog`.
 
     Every other entry is dead, so the first run is done and the next ones find nothing.
     """
@@ -94,7 +94,7 @@ class Log:
 
 
 class Bench:
-    """A queue, and the logs that it looks after."""
+    """A queue, and its logs."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

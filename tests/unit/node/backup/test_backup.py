@@ -1,4 +1,4 @@
-"""A backup holds what its node had, never changes, and is put back whole or in parts."""
+"""A backup holds what its node had, never changes, and is restored whole or in parts."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_segments_without_a_live_index_are_dropped(
 
 
 def merges(*live: int, limits: tuple[int, int] = (5, 1000), size: int = 10) -> list[list[int]]:
-    """What becomes of neighbours that have five entries each, of which so many are live."""
+    """The segments after a merge of neighbours with five entries each, some of them live."""
     segments = [
         SegmentStats(number, 5 * number, 5 * number + 4, 5, 50, count, count * size)
         for number, count in enumerate(live, 1)

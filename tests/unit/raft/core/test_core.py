@@ -207,7 +207,7 @@ def test_a_vote_waits_for_the_write_that_was_handed_out_before_it() -> None:
     first = core.ready()
     assert first.append is not None
     assert first.messages == []
-    # Asked again while the write is under way, it answers twice, but not sooner.
+    # Asked again while the write is in progress, it answers twice, but not sooner.
     core.step(VoteRequest("n2", "n1", 1, 0, 0))
     assert core.ready().messages == []
     storage.write(first.append)

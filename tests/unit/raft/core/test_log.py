@@ -1,4 +1,4 @@
-"""The log as the core sees it: a stored part, a tail, and writes that are under way."""
+"""The log as the core sees it: a stored part, a tail, and writes that are in progress."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_an_unseated_leader_without_contact_reports_an_unknown_outcome() -> None
 def test_proposals_of_an_unseated_leader_committed_by_others_are_answered_as_done() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
-    # The others get the entry, and n1 hears nothing any more.
+    # The others get the entry, and n1 hears nothing.
     members.lose = lambda message: message.to == "n1"
     results: list[Result] = []
     members["n1"].group.propose(kv.put(b"k", b"done"), results.append)
@@ -533,7 +533,7 @@ def test_a_removed_member_is_notified_and_accepts_it() -> None:
     assert third.believes(word)
     # One that lags says nothing, nor does one that leads and has committed nothing yet.
     assert members["n2"].group.removal_notice("n3") is None
-    # Who has heard of a later term, or has entries of this one above that index, stays.
+    # A member that knows a later term, or has entries of this one above that index, stays.
     assert not third.believes(replace(word, term=word.term - 1))
     assert not third.believes(replace(word, index=third.status().last_index - 1))
     assert third.believes(replace(word, term=0, index=0, ended=True))

@@ -1,4 +1,4 @@
-"""Reads are answered as of one moment, and what takes long holds up nobody else."""
+"""Reads are answered as of one index, and a slow one delays no other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE = bytes(5000)
 
 
 class Slow(KvMachine):
-    """Has a question whose answer takes until somebody lets it go."""
+    """Has a question whose answer takes until somebody releases it."""
 
     def __init__(self, asked: threading.Event, let_go: threading.Event) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Slow(KvMachine):
 
     def wait(self, keys: int, commands: Sequence[bytes]) -> bytes:
         assert not commands
-        # If it is the event loop that waits here, nobody lets it go.
+        # If it is the event loop that waits here, it is never released.
         return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"nobody came"
 
 

@@ -117,7 +117,7 @@ def test_an_older_copy_is_known_by_the_start_that_it_lacks() -> None:
     for mark in ("d", "e", "f", "g"):
         assert "is an older copy" in seen.older_copy("n2", OLD, copy, members)
         copy = copy.again(mark)
-    # It goes on as it was, and some starts were not met here.
+    # It continues as it was, and some starts were not met here.
     for mark in ("h", "i", "j"):
         starts = starts.again(mark)
     assert seen.older_copy("n2", OLD, starts, members) == ""

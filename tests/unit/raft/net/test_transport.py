@@ -174,7 +174,7 @@ def again(node: Node) -> NodeIdentity:
 
 
 def started(node: Node, times: int = 1) -> Node:
-    """The next process on the same directory, after so many starts."""
+    """The next process on the same directory, after this many starts."""
     made = Node(node.identity.node, fs=node.identity._fs)
     for _ in range(times):
         made.identity.start()
@@ -316,7 +316,7 @@ def test_a_start_of_a_peer_is_recorded_outside_the_loop_before_it_is_accepted() 
             b.transport.learn({"a": a_again.at})
             met = a_again.identity.recognition.starts_shown
             await until(lambda: met["b"].number == 2)
-            # The loop goes on; b hears nothing, and says nothing.
+            # The loop continues; b hears nothing, and says nothing.
             for _ in range(20):
                 await asyncio.sleep(0.005)
                 assert b.transport.connected == []

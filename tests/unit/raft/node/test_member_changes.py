@@ -1,7 +1,7 @@
 """Operators' mistakes on real sockets and files.
 
 Nodes that do not run, addresses that are wrong, directories that were replaced: each is refused by
-name, and the group goes on.
+name, and the group continues.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def test_a_learner_that_does_not_answer_is_removed_again(
         ):
             two = await stack.enter_async_context(running(settings(tmp_path, "n2", join=True)))
             at = str(two.transport.address)
-            # It is there when it is looked at, and says nothing to its leader.
+            # It is there when it is checked, and says nothing to its leader.
             two.transport._handlers = two.transport._handlers.__class__(
                 lambda *_: None,
                 two.transport._handlers.asked,

@@ -400,7 +400,7 @@ def test_the_last_message_is_known_without_reading() -> None:
     bench.compact()
     assert last() == MessageId(1, 2)
     assert last(horizon) == MessageId(1, 1, 1)
-    # One that joined before the run goes on in the log.
+    # One that joined before the run continues in the log.
     assert last(-1) == MessageId(1, 2)
     bench.put("a", "b", "c", value=None)
     bench.compact()

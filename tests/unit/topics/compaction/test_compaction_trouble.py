@@ -149,11 +149,11 @@ def test_a_key_without_new_messages_leaves_the_view_after_its_ttl() -> None:
     assert set(bench.values()) == {b"a", b"c"}
 
 
-# --- while a run goes on --------------------------------------------------------------------
+# --- during a run ---------------------------------------------------------------------------
 
 
 def test_a_lookup_by_another_order_during_a_run_loses_no_key() -> None:
-    """The run judges by publishing; the look-up, by event time, makes the key index anew."""
+    """The run judges by publishing; the look-up, by event time, rebuilds the key index."""
     bench = Troubled()
     bench.topic.append(key="a", value=b"great", event_time_ms=9)
     bench.topic.append(key="a", value=b"small", event_time_ms=1)

@@ -1,4 +1,4 @@
-"""Making a key index: what each kind of entry becomes, what is dropped, what is made again."""
+"""Key indexes: rows of each kind of entry, what is dropped, what is rebuilt."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_an_undecodable_batch_is_kept_as_a_whole(name: str) -> None:
     (row,), facts = index(sealed(body))
     assert (row.slot, row.slots, row.flags, row.group) == (-1, 1, OPAQUE, messages)
     assert row.length == 32 + len(body)
-    # Where the metadata cannot be read, the frame's time stands in for it.
+    # Where the metadata cannot be read, the frame's time is used.
     assert row.publish_ms == TIME_MS + 5 * (name in {"no metadata", "nothing at all"})
     assert (facts.messages, facts.opaque) == (1, 1)
 

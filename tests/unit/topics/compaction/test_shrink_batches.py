@@ -1,4 +1,4 @@
-"""Partly live batches in a rewrite: what stands in the target, and its key index."""
+"""Partly live batches in a rewrite: what is in the target, and its key index."""
 
 from __future__ import annotations
 

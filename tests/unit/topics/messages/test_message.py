@@ -1,4 +1,4 @@
-"""Messages as they stand in an entry."""
+"""Messages as they are in an entry."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def test_a_failed_message_is_no_duplicate_when_sent_again() -> None:
     appended = store.known.appended("ann", ProducerProgress(1), pending, 1)
     with pytest.raises(WriteFailed):
         pending.result()
-    # The next one is on its way before anybody was told.
+    # The next one is in flight before anybody was told.
     with pytest.raises(WriteFailed):
         store.known.split("ann", np.array([2]), np.array([2]))
     store.known.failed("ann", pending)
@@ -339,7 +339,7 @@ def test_a_message_does_not_slip_in_behind_one_that_failed() -> None:
     store.send("ann", (0, 1))
     first = store.log.append_many([body("ann", 1)], after=store.known.last_append("ann"))
     store.known.appended("ann", ProducerProgress(1), first, 1)
-    # The second one is found to be new while the first is on its way to the disk.
+    # The second one is found to be new while the first is in flight to the disk.
     (stretch,) = store.known.split("ann", np.array([2]), np.array([2]))
     assert stretch.is_new
     faulty.add(Fault("fdatasync", "*"))

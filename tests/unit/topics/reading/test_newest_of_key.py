@@ -112,7 +112,7 @@ def test_the_same_as_replaying_everything(order: str, seed: int) -> None:
             topic.log.roll()
         if rng.random() < 0.1:
             topic.service.compact("test")
-            # A tombstone that is gone cannot beat an older event any more.
+            # A tombstone that is gone cannot beat an older event.
             newest = {key: m for key, m in newest.items() if m.value is not None}
         for key in KEYS:
             expected = newest.get(key)

@@ -287,7 +287,7 @@ def test_an_invalid_definition_is_refused(definition: bytes) -> None:
 
 def test_a_failed_branch_does_not_prove_its_parts() -> None:
     # B can be read only if A can; A cannot, for want of x. Read as the other branch, C, the same
-    # B has to be looked at again.
+    # B has to be checked again.
     b = {"type": "record", "name": "B", "fields": [a_field("a", ["null", "A"])]}
     fields = [a_field("b", b), a_field("n", "int")]
     writer = parse_avro(json.dumps({"type": "record", "name": "A", "fields": fields}).encode())

@@ -421,7 +421,7 @@ def test_changes_before_a_snapshot_are_in_it_and_changes_without_one_are_damage(
     log.close()
 
     assert state_on(fs) == expected
-    for _ in range(2):  # The lock is given back.
+    for _ in range(2):  # The lock is released.
         with pytest.raises(DamagedFile, match=r"changes of subscriptions \[1, 2\]"):
             open_store(lost)
 

@@ -87,7 +87,7 @@ def test_no_crash_leaves_a_snapshot_without_them(kind: str) -> None:
 
 
 def test_a_checkpoint_is_promoted_with_the_indexes_that_it_needs() -> None:
-    """[H5] They are damaged: made again from the state, not taken as none."""
+    """[H5] They are damaged: rebuilt from the state, not taken as none."""
     fs = MemoryFileSystem()
     snapshots = Snapshots(fs, "g")
     pieces = [NEEDED.to_bytes()]
