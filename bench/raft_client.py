@@ -1,4 +1,4 @@
-"""Raft nodes in processes of their own, and a client of theirs that costs next to nothing.
+"""Raft nodes in processes of their own, and a minimal client.
 
 The client has one connection to the leader and sends each put as soon as one before it is answered.
 It uses the wire's own frames, without the futures and retries of `RaftClient`: one process feeds

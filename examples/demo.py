@@ -1,4 +1,4 @@
-"""The main job in one minute: a log of a million keyed entries becomes its newest entry a key.
+"""The main job in one minute: a log of a million keyed entries becomes its newest entry per key.
 
 Run it with `make demo`. It writes to demo-data/orders in the current directory, which it makes
 again each time, and exits.

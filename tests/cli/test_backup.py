@@ -1,4 +1,4 @@
-"""Backup and restore by the commands: of a node under load, one that is killed, one that stands."""
+"""Backup and restore by the commands: of a node under load, a killed node, and without a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs ends by itself, and the commands that it names at its end work."""
+"""`make demo` exits, and the commands that it prints at its end work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program that runs `lithify` can rely on: exit codes, JSON errors, Ctrl-C, questions."""
+"""The interface for programs that run `lithify`: exit codes, JSON errors, Ctrl-C, confirmations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running node and whoever may connect to it: refusals by name, no crash, no memory for lies."""
+"""Hostile connections to a running node: errors by name, no crash, bounded memory."""
 
 from __future__ import annotations
 

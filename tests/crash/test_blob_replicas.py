@@ -1,4 +1,4 @@
-"""Two nodes with a replica each, in processes of their own, one of them killed again and again."""
+"""Two nodes with a replica each, in processes of their own, one of them killed repeatedly."""
 
 from __future__ import annotations
 

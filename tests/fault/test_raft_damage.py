@@ -1,5 +1,5 @@
-"""Bytes of one of three members are flipped, or its disk does not read: nobody gets a wrong answer,
-nobody loses one, the node continues, and the damage is repaired from the other members.
+"""Bytes of one of three members are flipped, or its disk does not read: no client gets a wrong
+answer or none, the node continues, and the damage is repaired from the other members.
 """
 
 from __future__ import annotations

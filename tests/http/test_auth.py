@@ -1,4 +1,4 @@
-"""Requests are answered to those who may send them, on every route there is."""
+"""Access control on every route."""
 
 from __future__ import annotations
 

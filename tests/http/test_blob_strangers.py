@@ -1,4 +1,4 @@
-"""What strangers send: every answer is below 500, says why in JSON, and changes nothing."""
+"""Invalid requests: every response is below 500, has a reason in JSON, and changes nothing."""
 
 from __future__ import annotations
 

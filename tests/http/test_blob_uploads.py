@@ -1,4 +1,4 @@
-"""Contents that come slowly: they keep nobody out, and end with a reason."""
+"""Slow uploads: they block no other caller, and are refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The exact position where consumers resume after kill -9, known by receipts of acknowledgements.
 
-The real client sends while the broker is killed repeatedly. It requests no receipts, so two scripted
-consumers receive what it sends: one acknowledges cumulatively, the other one individually, also
-single messages of batches. Neither waits for the receipts, so each broker process ends with some
-acknowledgements in flight. Afterwards the processes are checked in order. In each:
+The real client sends while the broker is killed repeatedly. It requests no receipts, so two
+scripted consumers receive what it sends: one acknowledges cumulatively, the other one individually,
+also single messages of batches. Neither waits for the receipts, so each broker process ends with
+some acknowledgements in flight. Afterwards the processes are checked in order. In each:
 
 1. Messages are in order, and none is delivered twice.
 2. No message is delivered whose acknowledgement had its receipt in an earlier process.

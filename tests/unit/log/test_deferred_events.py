@@ -1,4 +1,4 @@
-"""A sink that takes its time keeps nobody waiting but the thread that called it."""
+"""A slow event sink delays only the thread that called it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: many wait, one fsync is made, and nobody waits for ever."""
+"""Group commit: many callers share one fsync, and every wait ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a log when nothing goes wrong, and what it says to those who ask for too much."""
+"""A log without faults, and its errors for calls beyond the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full disks, failing fsyncs and half-made renames: an error, no loss, and on it goes."""
+"""Full disks, failing fsyncs and half-made renames: an error, no loss, and the log continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two things at once, in the order that hurts. No luck is needed: hooks stop one where it is."""
+"""Races in the worst order, made deterministic: hooks stop one of the threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rename decides, and when it is not known how it went, the disk is asked."""
+"""One rename publishes; if its outcome is unknown, the manifest on disk decides."""
 
 from __future__ import annotations
 

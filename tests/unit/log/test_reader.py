@@ -1,4 +1,4 @@
-"""Snapshots: what a reader sees, and what it is told when a file is not what it should be."""
+"""Snapshots: what a reader sees, and the errors for wrong files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash, a mistake or a bad disk left, and what opening makes of it."""
+"""Opening a log after a crash, a mistake or damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every CRC is right here, and what it covers lies. For flipped bytes see `tests/fault`."""
+"""Wrong contents with right CRCs. For flipped bytes see `tests/fault`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does for its blob stores without being asked."""
+"""The maintenance of blob stores by a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for a reader that is slow, stuck or gone; whoever writes them never waits."""
+"""Log lines for a reader that is slow, stuck or gone: the writer never waits."""
 
 from __future__ import annotations
 

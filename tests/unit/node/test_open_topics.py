@@ -1,4 +1,4 @@
-"""Topics that nobody uses are opened too, while the node serves."""
+"""Unused topics are opened too, while the node serves."""
 
 from __future__ import annotations
 

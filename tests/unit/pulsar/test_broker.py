@@ -1,4 +1,4 @@
-"""Readers that are sent away: their place is kept until they should be back, and no longer."""
+"""Disconnected readers: their subscription is kept for a bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who signs certificates, for tests."""
+"""A certificate authority for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic may let go, and which limits rule it."""
+"""Which entries retention deletes, and which limits apply."""
 
 from __future__ import annotations
 

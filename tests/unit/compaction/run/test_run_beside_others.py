@@ -1,4 +1,4 @@
-"""A run is not alone: writers, readers, retention, other runs, and limits on what it may use."""
+"""A run beside writers, readers, retention and other runs, and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs take turns on a disk, disks do not wait for each other, and any run can be called off."""
+"""The run queue: one run per disk, disks in parallel, and any run can be cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is accepted under which name, and who may vote."""
+"""Which node is accepted under which name, and which may vote."""
 
 from __future__ import annotations
 

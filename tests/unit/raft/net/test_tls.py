@@ -1,4 +1,4 @@
-"""Who has the wrong certificate, or none, gets nowhere, is told why, and leaves nothing behind."""
+"""A peer with a wrong certificate, or none, is refused with a reason and leaves nothing behind."""
 
 from __future__ import annotations
 

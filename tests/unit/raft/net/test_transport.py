@@ -1,4 +1,4 @@
-"""Nodes find each other over real sockets, and are not harmed by whoever else connects."""
+"""Nodes connect over real sockets, and other connections do them no harm."""
 
 from __future__ import annotations
 

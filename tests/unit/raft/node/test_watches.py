@@ -1,4 +1,4 @@
-"""Watching over the wire: what changes arrives, whatever becomes of connections and leaders."""
+"""Watches over the wire: every change arrives, despite lost connections and leaders."""
 
 from __future__ import annotations
 

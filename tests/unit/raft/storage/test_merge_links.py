@@ -1,4 +1,4 @@
-"""Merged segments take the place of their sources, whatever crash comes in between."""
+"""Merged segments replace their sources, despite a crash in between."""
 
 from __future__ import annotations
 

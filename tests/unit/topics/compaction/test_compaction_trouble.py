@@ -1,4 +1,4 @@
-"""Topics whose producers lie, whose clocks differ, whose settings and views change under a run."""
+"""Invalid messages, different clocks, and settings and views that change during a run."""
 
 from __future__ import annotations
 

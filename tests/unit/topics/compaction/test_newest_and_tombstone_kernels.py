@@ -1,4 +1,4 @@
-"""Who wins a key: rows of one bucket, in the order of their positions."""
+"""Which row wins a key: rows of one bucket, in the order of their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node maintains its topics: what it begins by itself after a run was killed."""
+"""Which runs a node starts after a run was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as they are in an entry."""
+"""The format of messages in an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer may send again as often as it likes: everything is in the log once."""
+"""Deduplication: a message that is sent several times is stored once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may write to a topic."""
+"""The access modes of producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic says of itself; the numbers are compared with counting what is there."""
+"""The statistics of a topic, compared with counts of its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a subscription remembers, acknowledgement by acknowledgement."""
+"""The state of a cursor after each acknowledgement."""
 
 from __future__ import annotations
 

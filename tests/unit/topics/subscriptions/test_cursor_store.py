@@ -1,4 +1,4 @@
-"""Subscriptions outlive the process that keeps them; their log stays short."""
+"""Subscriptions survive a restart, and their log stays short."""
 
 from __future__ import annotations
 

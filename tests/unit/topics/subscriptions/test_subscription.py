@@ -1,4 +1,4 @@
-"""Who gets which entry, told case by case; `tests/property/test_subscription.py` tries the rest."""
+"""Which consumer gets which entry, by example; see also `tests/property/test_subscription.py`."""
 
 from __future__ import annotations
 
