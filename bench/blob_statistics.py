@@ -86,7 +86,7 @@ def _indexes(store: BlobStore, segments: int, records: int) -> Iterator[str]:
     rng = np.random.default_rng(SEED)
     for _ in range(segments):
         store.put(b"x", service="bench")
-        store._writer._roll()  # noqa: SLF001  (no other caller has a reason to seal a segment)
+        store.writer.roll()
     manifest = store.log.manifest
     before: _Hashes = np.empty((2, 0), np.uint64)
     for segment in manifest.segments:

@@ -94,12 +94,12 @@ class BlobStore:
         self.settings = settings
         core = open_parts(fs, log, shape, lambda: self.settings, clock, random_bytes)
         self._segments, self._index = core.segments, core.index
-        self._writer, self._clock = core.writer, core.clock
+        self.writer, self._clock = core.writer, core.clock
         self.erase = Erase(
             fs,
             log,
             self._index,
-            self._writer,
+            self.writer,
             self._clock,
             deleted_retention_ms=lambda: self.settings.deleted_retention_ms,
             floor_ms=self._unfinished_as_of_ms,
@@ -134,8 +134,8 @@ class BlobStore:
             published=self._published,
             reclaimed=self._forget,
             erase_paused=self.erase.paused,
-            must_seal=lambda: self._writer.must_seal(self._terms()),
-            seal_full=lambda: self._writer.seal_full(self._terms()),
+            must_seal=lambda: self.writer.must_seal(self._terms()),
+            seal_full=lambda: self.writer.seal_full(self._terms()),
         )
         self._clock.floor_ms = self._unfinished_as_of_ms()
 
@@ -306,8 +306,8 @@ class BlobStore:
     ) -> StoreStatistics:
         """What is valid now, and what stops being valid in each of the next spans of time."""
         with ExitStack() as stack:
-            with self._writer.lock:
-                self._writer.ready()
+            with self.writer.lock:
+                self.writer.ready()
                 snapshot = stack.enter_context(self.log.snapshot("blob statistics"))
                 recent, active_bytes = self._index.recent.rows(), self.log.active_bytes
             subject = Subject(
@@ -325,7 +325,7 @@ class BlobStore:
 
     def change_settings(self, settings: BlobSettings) -> None:
         """Replace the settings; a run in progress keeps those it began with."""
-        with self._writer.lock:
+        with self.writer.lock:
             self.log.change_settings(self.shape.log_settings(settings))
             self._segments.limit = settings.open_files_max
             self._index.buckets.rows_max = settings.index_rows_max
@@ -343,8 +343,8 @@ class BlobStore:
 
     def _above(self, horizon: int, as_of_ms: int) -> RecordsAbove:
         """The records above the horizon, which a run needs but does not judge."""
-        with self._writer.lock:
-            self._writer.ready()
+        with self.writer.lock:
+            self.writer.ready()
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self.log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
@@ -398,7 +398,7 @@ class BlobStore:
         # another store be created there.
         self.compaction.close()
         self.erase.close()
-        with self._writer.lock:
+        with self.writer.lock:
             self._segments.close()
             close_log()
 

@@ -277,11 +277,11 @@ class Life:
 
     def roll(self) -> None:
         """Seal the active segment if anything is in it."""
-        writer = self.store._writer
+        writer = self.store.writer
         with writer.lock:
             writer.ready()
             if self.store.log.active_bytes > 64:
-                writer._roll()
+                writer.roll()
 
     # --- compaction -----------------------------------------------------------------------------
 

@@ -176,11 +176,11 @@ class Replica:
             return None
 
     def roll(self) -> None:
-        writer = self.store._writer
+        writer = self.store.writer
         with writer.lock:
             writer.ready()
             if self.store.log.active_bytes > 64:
-                writer._roll()
+                writer.roll()
 
     def check(self) -> None:
         """What it has known as deleted is not there, but by an undelete."""

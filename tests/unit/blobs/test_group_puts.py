@@ -51,7 +51,7 @@ def gathering(
 ) -> Iterator[Callable[[str, bytes], Future[BlobInfo]]]:
     """Put in threads, one after the other; nothing is written before the block ends."""
     told = store._operations._puts._waiting = Told()
-    with ThreadPoolExecutor(32) as pool, store._writer.lock:
+    with ThreadPoolExecutor(32) as pool, store.writer.lock:
 
         def put(blob_id: str, content: bytes) -> Future[BlobInfo]:
             future = pool.submit(store.put, content, service="s", blob_id=blob_id)
@@ -231,7 +231,7 @@ def test_a_failed_fsync_fails_the_group_written_during_it() -> None:
         held.write.wait_until_reached()
         held.write.open()
         # Before the fsync fails they are written, all but for the answer.
-        with held.store._writer.lock:
+        with held.store.writer.lock:
             held.sync.open()
         assert all(isinstance(future.exception(), WriteFailed) for future in futures)
     assert list(held.store.list()) == []
@@ -301,7 +301,7 @@ def test_an_interrupted_leader_of_a_group_of_puts_passes_the_lead_on(comes: int)
             return store.put(b"x", service="s", blob_id=f"other {number}")
 
         def keep_back() -> list[Future[BlobInfo]]:
-            with store._writer.lock:
+            with store.writer.lock:
                 others = [pool.submit(put, n) for n in range(comes)]
                 told.wait(comes)
                 locked.set()
@@ -331,7 +331,7 @@ def test_the_others_of_a_group_are_woken_past_one_that_was_interrupted() -> None
     with ThreadPoolExecutor(8) as pool, interrupted() as interrupt:
 
         def hold_up() -> list[Future[BlobInfo]]:
-            with held.store._writer.lock:
+            with held.store.writer.lock:
                 others = [pool.submit(held.put, "first")]
                 held.told.wait()
                 locked.set()

@@ -212,8 +212,8 @@ def test_the_table_of_answers() -> None:
     assert len(list(store.list(include=Include.ALL))) == 4
 
     clock.advance(2)
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     store.compaction.run()
     assert reads(store, "there") == ["ok"] * 4
     assert reads(store, "expired") == ["BlobNotFound"] * 4
@@ -404,8 +404,8 @@ def test_entries_above_a_hold_are_counted_but_not_judged() -> None:
     store = create(clock=clock)
 
     def roll() -> None:
-        with store._writer.lock:
-            store._writer._roll()
+        with store.writer.lock:
+            store.writer.roll()
 
     store.put(b"x", blob_id="a", service="s")
     store.delete("a")

@@ -40,11 +40,11 @@ def test_a_record_is_invisible_before_it_is_durable() -> None:
     id_hash = hash_id("early", store.log.manifest.log_id)
     put = a_put(blob_id="early")
     body = encode_put(put, id_hash) + b"rock"
-    with store._writer.lock:
+    with store.writer.lock:
         record = NewRecord(
             BlobRecordKind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, time_ms=1
         )
-        pending = store._writer.append(record)
+        pending = store.writer.append(record)
     with pytest.raises(BlobNotFound):
         store.get("early")
     assert list(store.list()) == []
@@ -77,14 +77,14 @@ def test_an_fsync_that_fails_before_a_roll_leaves_nothing_in_the_index() -> None
     store.put(b"first", blob_id="first", service="s")
     id_hash = hash_id("lost", store.log.manifest.log_id)
     body = encode_put(a_put(blob_id="lost"), id_hash) + b"rock"
-    with store._writer.lock:
-        pending = store._writer.append(
+    with store.writer.lock:
+        pending = store.writer.append(
             NewRecord(BlobRecordKind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, time_ms=1)
         )
         fs.add(Fault("fdatasync", nth=1, kind="EIO"))
         with pytest.raises(WriteFailed):
             pending.result()
-        store._writer._roll()
+        store.writer.roll()
     store.put(b"second", blob_id="second", service="s")
     with pytest.raises(BlobNotFound):
         store.get("lost", include=Include.ALL)
@@ -108,8 +108,8 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_put_leaves_nothing_to_be_seen(n
     assert [info.blob_id for info in store.list()] == ["first"]
     store.put(io.BytesIO(content[:900_000]), blob_id="a", service="s")
     assert read(store, "a") == content[:900_000]
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     store.compaction.run()
     assert store.used_bytes < 1_000_000
     assert read(store, "a") == content[:900_000]
@@ -121,8 +121,8 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory_and_written_later() -
     store = create(fs)
     store.put(b"x", blob_id="a", service="s")
     fs.add(Fault("writev", "*.keys*", nth=1, kind="ENOSPC"))
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     assert not [name for name in fs.list("/blobs") if ".keys" in name]
     assert read(store, "a") == b"x"
     store.compaction.run()
@@ -161,8 +161,8 @@ def test_a_clock_set_back_during_a_run_revives_nothing() -> None:
     store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
     store.put(b"x", blob_id="deleted", service="s")
     store.delete("deleted")
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     clock.advance(5)
 
     def turn_back() -> None:
@@ -184,8 +184,8 @@ def test_a_clock_set_back_after_a_killed_run_revives_nothing() -> None:
     store = create(fs, clock)
     store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
     store.put(b"x", blob_id="there", service="s")
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     clock.advance(5)
     fs.add(Fault("rename", "*MANIFEST*", nth=1, kind="CRASH"))
     with pytest.raises(PowerCut):

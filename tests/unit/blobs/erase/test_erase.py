@@ -260,7 +260,7 @@ def test_a_reader_gets_the_old_bytes_or_an_error_never_zeros(disk: MemoryFileSys
     assert next(pieces) == large[: 2**20]
     store.delete("small")
     store.delete("large")
-    store._writer.seal()
+    store.writer.seal()
     clock.advance(LATE_S)
     assert store.erase.step(10**9).blobs == 2
     assert small.read() == b"a small one", "it was read when it was opened"
