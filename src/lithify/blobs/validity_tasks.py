@@ -33,7 +33,7 @@ from lithify.compaction.live_set.by_key import count_dropped, live_rows
 from lithify.compaction.reports.report import Cause
 from lithify.liveset import LiveSet
 from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
 from lithify.fs import MemoryFileSystem
-from lithify.log.reader import OpenSegments
+from lithify.log.open_segments import OpenSegments
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import FaultyFileSystem
 from tests.unit.log.helpers import (
@@ -231,11 +231,11 @@ def test_dead_sets_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     dead = [publish_dead_set(fs, log, number, {7 * number}) for number in range(3)]
     cache = OpenSegments(fs, DIRECTORY, 1)
     one_bytes = cache.dead_set(dead[0]).nbytes
-    monkeypatch.setattr("lithify.log.reader.DEAD_BYTES_MAX", 2 * one_bytes)
+    monkeypatch.setattr("lithify.log.open_segments.DEAD_BYTES_MAX", 2 * one_bytes)
     for ref in dead:
         cache.dead_set(ref)
     assert list(cache._dead) == [dead[1].name, dead[2].name], "the one used longest ago is gone"
-    monkeypatch.setattr("lithify.log.reader.DEAD_BYTES_MAX", 0)
+    monkeypatch.setattr("lithify.log.open_segments.DEAD_BYTES_MAX", 0)
     assert list(cache.dead_set(dead[0]).entries) == [0]
     assert not cache._dead
 

@@ -11,7 +11,8 @@ import pytest
 from lithify.errors import InvalidInput
 from lithify.log.deadset.dead_set import Parts
 from lithify.log.manifest import Manifest
-from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
+from lithify.log.open_segments import OpenSegments
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.segments.block_index import BlockIndex
 from lithify.spark import arrow_rows
 from lithify.spark.arrow_rows import ArrowRows

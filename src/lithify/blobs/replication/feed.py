@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from lithify.fs import File
     from lithify.log.log import Log
     from lithify.log.manifest import SegmentRef
-    from lithify.log.reader import OpenSegments
+    from lithify.log.open_segments import OpenSegments
 
 __all__ = ["CHANGES_MAX", "ChangeFeed", "read_identity"]
 

@@ -26,7 +26,7 @@ from lithify.compaction.live_set.by_key import count_dropped
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.tasks.jobs import no_check
 from lithify.compaction.tasks.key_indexes import IndexTask, read_index
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 from lithify.positions import NO_POSITION
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
 from lithify.topics.compaction.key_index import run_index

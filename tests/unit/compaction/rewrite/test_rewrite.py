@@ -17,7 +17,7 @@ from lithify.errors import Corrupt, DamagedFrame, MissingFile, PlanStale
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
 from lithify.log.deadset.dead_set import DeadSet
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.block_index import BLOCK_BYTES
 from lithify.log.segments.frame import HEADER_BYTES, decode_frame
 from lithify.log.segments.scan import PIECE_BYTES

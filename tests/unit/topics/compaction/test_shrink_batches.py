@@ -22,7 +22,7 @@ from lithify.log.file_names import key_index_name
 from lithify.log.keyindex.key_index import COLUMNS, ORDER_PUBLISH
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.frame import decode_frame
 from lithify.log.segments.scan import Frames, scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
