@@ -52,7 +52,7 @@ def test_idle_logs_run_within_a_period_and_one_round(
     while now_ms < 4 * bound_ms:
         for number, observation in enumerate(hot):
             scheduler.observe(f"hot-{number}", observation, now_ms)
-            if asked and scheduler.calls(f"hot-{number}", now_ms) is not Trigger.ADMIN:
+            if asked and scheduler.due_trigger(f"hot-{number}", now_ms) is not Trigger.ADMIN:
                 scheduler.request(f"hot-{number}", now_ms)
         for number in range(idle):
             scheduler.observe(f"idle-{number}", IDLE, now_ms)

@@ -45,7 +45,7 @@ def test_with_every_trigger_off_nothing_happens() -> None:
     made = schedule("a")
     made.observe("a", Observation(oldest_unjudged_ms=0), now_ms=5)
 
-    assert made.next("d", 1 << 40) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", 1 << 40) == Wait(None, "no run is due on disk d")
 
 
 def test_a_first_periodic_run_may_be_due_at_once_and_then_once_per_period() -> None:
@@ -53,7 +53,7 @@ def test_a_first_periodic_run_may_be_due_at_once_and_then_once_per_period() -> N
     made.observe("a", Observation(period_ms=1_000), 70)
     assert work(made, 70) == ("a", Trigger.PERIODIC)
     run(made, 70)
-    assert made.next("d", 5_000) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", 5_000) == Wait(None, "no run is due on disk d")
 
     made.observe("a", Observation(period_ms=1_000), 1_069)
     assert made.next("d", 1_069) == Wait(1_070, "next on disk d: a, periodic run is due")
@@ -78,9 +78,9 @@ def test_a_threshold_is_due_with_the_reason_of_the_store() -> None:
     made = schedule("a")
     made.observe("a", REACHED, now_ms=2)
     assert made.next("d", 2) == CompactNow("a", Trigger.THRESHOLD, "9 new bytes, threshold 1")
-    assert made.calls("a", 2) is Trigger.THRESHOLD
+    assert made.due_trigger("a", 2) is Trigger.THRESHOLD
     made.observe("a", Observation(), now_ms=3)
-    assert made.calls("a", 3) is None
+    assert made.due_trigger("a", 3) is None
 
 
 def test_lag_is_due_when_the_oldest_entry_is_older_than_allowed() -> None:
@@ -99,7 +99,7 @@ def test_a_successful_run_uses_up_the_facts() -> None:
     made.request("a", 10)
     run(made, 10)
 
-    assert made.next("d", 1_000_000) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", 1_000_000) == Wait(None, "no run is due on disk d")
 
 
 def test_a_run_that_resumes_a_killed_one_does_not_consume_the_period() -> None:
@@ -194,7 +194,7 @@ def test_a_request_made_during_a_run_is_not_used_up_by_it() -> None:
     made.request("a", 0)
     made.started(CompactNow("a", Trigger.ADMIN, ""), 1)
     made.request("a", 2)
-    assert made.calls("a", 2) is None, "it runs"
+    assert made.due_trigger("a", 2) is None, "it runs"
     made.finished("a", 3, Result.DONE)
 
     assert work(made, 3) == ("a", Trigger.ADMIN)
@@ -273,7 +273,7 @@ def test_a_request_that_failed_is_over() -> None:
     made = schedule("a")
     made.request("a", 0)
     run(made, 0, Result.FAILED)
-    assert made.next("d", HOUR_MS) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", HOUR_MS) == Wait(None, "no run is due on disk d")
 
 
 def test_a_clock_set_back_delays_periods_and_retries_by_one_round_only() -> None:
@@ -304,7 +304,7 @@ def test_a_log_is_removed_but_not_while_it_runs() -> None:
 
     made.remove("a")
 
-    assert made.calls("a", 2) is None
+    assert made.due_trigger("a", 2) is None
     made.add("a", "d", since_ms=3)
 
 
