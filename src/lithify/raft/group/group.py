@@ -160,7 +160,7 @@ class Group(Generic[S]):
             storage.latencies,
         )
         self._compacting: Job | None = None
-        self._repair = Repair(node, storage, own, self._snapshots.ask)
+        self._repair = Repair(node, storage, own, self._snapshots.request)
         self._moving = LiveEntryRewrites(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
@@ -286,7 +286,7 @@ class Group(Generic[S]):
 
     def take_snapshot(self) -> None:
         """Take a snapshot, regardless of the last one."""
-        self._snapshots.ask()
+        self._snapshots.request()
 
     def save(self) -> Saved:
         """The state and the entries it needs, at this moment; the worker reads them later."""
@@ -320,14 +320,14 @@ class Group(Generic[S]):
         The segment that was the newest may be compacted now.
         """
         if flushed.refs:
-            self.compaction.ask()
+            self.compaction.request_drop()
 
     def job_done(self, job: Job, result: object) -> None:
         """Take the result or error of a job."""
         if self._snapshots.is_job(job):
             if self._snapshots.done(result):
                 self._sending.give_up()
-                self.compaction.ask()
+                self.compaction.request_drop()
                 if self._moving.is_due:
                     self.rewrite()
         elif self._receiving.is_job(job):
@@ -470,7 +470,7 @@ class Group(Generic[S]):
         self._appends.resume_after_install()
         self._receiving.finish()
         self._snapshots.tidy()
-        self.compaction.ask()
+        self.compaction.request_drop()
 
     def _begin_jobs(self) -> None:
         ready = self._appends.installing is not None
