@@ -18,9 +18,9 @@ import pytest
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from tests.patience import PROCESS_S_MAX
-from tests.protocol.crowd import CONNECT, Crowd
+from tests.protocol.many_real_clients import take_part
+from tests.protocol.many_scripted_clients import CONNECT, Crowd
 from tests.protocol.raw import RawClient
-from tests.protocol.real_crowd import take_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -140,7 +140,7 @@ def assert_in_order(values: Iterable[str]) -> None:
 
 
 class RealCrowd:
-    """As many real clients, in a few processes; see `real_crowd.py`."""
+    """As many real clients, in a few processes; see `many_real_clients.py`."""
 
     def __init__(self, broker: Server) -> None:
         self._broker = broker
