@@ -1,7 +1,7 @@
-"""The main job in one minute: a log of a million keyed entries becomes its newest entry a key.
+"""The main job in one minute: a log of a million keyed entries becomes its newest entry per key.
 
 Run it with `make demo`. It writes to demo-data/orders in the current directory, which it makes
-anew each time, and ends by itself.
+again each time, and exits.
 """
 
 from __future__ import annotations

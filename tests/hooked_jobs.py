@@ -1,4 +1,4 @@
-"""Jobs that let a test do something while a run is under way."""
+"""Jobs that let a test do something while a run is in progress."""
 
 from __future__ import annotations
 

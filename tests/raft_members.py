@@ -22,7 +22,7 @@ from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
 from lithify.raft.group.group import Group
 from lithify.raft.group.proposals_and_reads import CommandResult, Result
-from lithify.raft.group.removed_members import MemberGone
+from lithify.raft.group.removed_members import MemberRemoved
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.machine import KvMachine
@@ -45,7 +45,7 @@ STORAGE = StorageSettings(wal_bytes_max=4000, segments=SegmentLimits(16, 4000))
 
 
 class Member:
-    """One member with its disk; `machine` is made anew at each start."""
+    """One member with its disk; `machine` is recreated at each start."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class Members:
             network, self.network = self.network, []
             for message in network:
                 self.told.append(message)
-                # Who is told that it is no member any more is the node's to remove.
-                if isinstance(message, MemberGone) or self.lose(message):
+                # Who is told that it is no member is the node's to remove.
+                if isinstance(message, MemberRemoved) or self.lose(message):
                     continue
                 if message.to in self.all:
                     self.all[message.to].group.receive(message)

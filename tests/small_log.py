@@ -1,4 +1,4 @@
-"""A log of a few hundred bytes that has one of everything, for tests that look at every byte.
+"""A log of a few hundred bytes that has one of everything, for tests that check every byte.
 
 retired      000000000001.seg          positions 0 … 2, dropped but not reclaimed
 log          000000000002.seg          3 … 6, with a dead set: 4 is dead

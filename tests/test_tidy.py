@@ -174,7 +174,7 @@ ALL_PYTHON = python_files("src", "tests", "bench", "examples")
 SOURCES = python_files("src")
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_files_are_found() -> None:
     assert "src/lithify/errors.py" in SOURCES
     assert "tests/test_tidy.py" in ALL_PYTHON
 

@@ -49,15 +49,15 @@ class _Kernels:
     """All kernels that this process has defined, and the directory of their cache."""
 
     def __init__(self) -> None:
-        self._looked = False
+        self._is_checked = False
         self._place: str | None = None
         self._waiting: list[Any] = []
         self.offered: str | None = os.environ.get(KERNEL_CACHE) or None
 
     def add(self, dispatcher: Any) -> None:
         """Set the cache of a kernel, now or when one is offered."""
-        if not self._looked:
-            self._looked = True
+        if not self._is_checked:
+            self._is_checked = True
             self._place = _find_place(self.offered)
         if self._place is None:
             self._waiting.append(dispatcher)

@@ -316,7 +316,7 @@ class RunRefused(LithifyError):
 
     @property
     def waits_for(self) -> str:
-        """What those who wait for it are told."""
+        """What a waiting run shows as the reason."""
         return f"{self.limit}: {self.detail}"
 
 

@@ -1,4 +1,4 @@
-"""What a program that runs `lithify` can rely on: exit codes, JSON errors, Ctrl-C, questions."""
+"""The interface for programs that run `lithify`: exit codes, JSON errors, Ctrl-C, confirmations."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_usage_error_is_one_line(arguments: tuple[str, ...]) -> None:
     assert "--help" in done.stderr
 
 
-def test_a_node_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+def test_an_unreachable_node_has_its_own_exit_code(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     code, _, text = run("topics", "list", "--url", f"http://127.0.0.1:{port}")
@@ -174,7 +174,7 @@ def test_with_json_an_error_is_json(
     assert error["error"]
 
 
-def test_an_argument_behind_two_dashes_does_not_ask_for_json(data: str) -> None:
+def test_an_argument_after_two_dashes_does_not_select_json(data: str) -> None:
     code, _, text = run("topics", "get", "--data", data, "orders", "--", "--json")
     assert (code, text[:15]) == (3, "lithify: error:")
 
@@ -214,7 +214,7 @@ def on_a_terminal(answer: bytes, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_on_a_terminal_a_deletion_asks(data: str) -> None:
+def test_on_a_terminal_a_deletion_needs_confirmation(data: str) -> None:
     shape = ("--capacity", "2MiB", "--segment", "1MiB")
     assert run("blobs", "create", "photos", *shape, "--data", data)[0] == 0
     code, text = on_a_terminal(b"n\n", "raft", "drop", "orders", "--nodes", "127.0.0.1:1")

@@ -108,7 +108,7 @@ def test_a_change_that_took_effect_can_be_repeated(tmp_path: Path) -> None:
         assert "n9" in err, "nobody has ever heard of it"
 
 
-def test_what_happens_to_a_group_is_logged_once(tmp_path: Path) -> None:
+def test_each_event_of_a_group_is_logged_once(tmp_path: Path) -> None:
     with raft_cluster(tmp_path) as cluster:
         assert run(cluster, "put", "k", "v")[0] == 0
         leader = asyncio.run(leader_of(cluster))

@@ -1,4 +1,4 @@
-"""A process that lives to be killed: it appends, rolls, compacts, and says what it was promised.
+"""A process that appends, rolls and compacts until it is killed, and reports what was acknowledged.
 
 Entries are functions of their position, so the parent knows them without being told. What it says:
 

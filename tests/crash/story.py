@@ -6,7 +6,7 @@ opens what a crash left and compares it with what the story knows was promised:
     acknowledged ⊆ recovered ⊆ written        (less what was declared dead or dropped)
     what a finished run removed stays removed
     no file that the manifest does not name
-    the log goes on: append, compact, reclaim, verify
+    the log continues: append, compact, reclaim, verify
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Story:
             if position not in promises.condemned and rng.random() < 0.4:
                 promises.condemned.add(position)
         compactor = self.compactor(fs, log, rng)
-        with log.snapshot("a slow reader") if rng.random() < 0.3 else _nobody():
+        with log.snapshot("a slow reader") if rng.random() < 0.3 else _ignore_result():
             report = compactor.run()
             promises.removed |= {p for p in promises.condemned if p <= report.horizon}
             compactor.reclaim()
@@ -231,7 +231,7 @@ class Story:
         assert not strays
 
 
-class _nobody:
+class _ignore_result:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...

@@ -163,7 +163,7 @@ def test_a_crash_at_every_operation_of_the_recovery(what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
-def test_a_file_of_overwritten_entries_never_comes_back_beside_a_merged_one(kind: str) -> None:
+def test_a_file_of_overwritten_entries_never_reappears_beside_a_merged_one(kind: str) -> None:
     """Segment 2 was overwritten by 3. Back again, it would hide what was merged into 1."""
     live = [2, 5, 6]
     for nth in range(1, 40):

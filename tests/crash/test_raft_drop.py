@@ -1,4 +1,4 @@
-"""A crash at every operation of giving a group back, and of the start after it.
+"""A crash at every operation of dropping a group, and of the start after it.
 
 A node has two groups, one of which is dropped, or left, and then begun again under the same name.
 Whatever is left, after a power cut or a kill, the next start finds:

@@ -94,7 +94,7 @@ def expected() -> dict[bytes, bytes]:
     return rows | {b"tail": b"uncommitted"}
 
 
-def test_a_survivor_goes_on_alone_with_all_it_had() -> None:
+def test_a_survivor_recovers_alone_with_all_its_entries() -> None:
     fs = survivor()
     with load_stopped(fs, "d", KvMachine) as (found,):
         assert found.gone == ["n2", "n3"]
@@ -110,7 +110,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing() -> None:
     nth = crashes = 0
     while True:
         nth += 1
-        # What a power cut leaves of a disk on which nothing is under way.
+        # What a power cut leaves of a disk on which nothing is in progress.
         disk = before.crash_clone(Random(nth))
         try:
             recover(FaultyFileSystem(disk, [Fault("mutating", "*", nth, kind="CRASH")]))
@@ -166,7 +166,7 @@ def test_a_backup_that_cannot_be_read_is_named() -> None:
         assert raised.value.path.startswith("b")
 
 
-def test_members_of_before_are_strangers_to_the_recovered_group() -> None:
+def test_former_members_are_refused_by_the_recovered_group() -> None:
     fs = survivor()
     recover(fs)
     (key,) = NodeIdentity(fs, "new", "n1", "raft").groups

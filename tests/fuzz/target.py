@@ -79,7 +79,7 @@ class Peer:
             self.session.close()
             return
         self._left = buffer[stop:].tobytes()
-        # The receive buffer is used again: nothing may still be looking at it.
+        # The receive buffer is used again: nothing may still be checking it.
         buffer[:] = 0xEE
 
     def heard(self) -> list[wire.BaseCommand]:

@@ -116,7 +116,7 @@ def test_members_one_by_one_and_many_at_once(
 
 
 @given(SETS)
-def test_bytes_come_back(members: set[int]) -> None:
+def test_bytes_are_decoded(members: set[int]) -> None:
     data = live(members).to_bytes()
     back = LiveSet.from_bytes(data)
     check(back, members)

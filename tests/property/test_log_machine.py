@@ -58,7 +58,7 @@ def tiny_steps() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A reader that stays while the log goes on."""
+    """A reader that stays while the log continues."""
 
     stack: ExitStack
     snapshot: Snapshot

@@ -1,7 +1,7 @@
 """A broker in a process of its own: `server.py DIRECTORY PORT [SETTINGS]`, the last as JSON.
 
 Prints `listening` once it does. Logs go to standard error. With `drops` among the settings it hangs
-up so many times, each time on any of its connections; with `http` it can be asked at `http_port`,
+up this many times, each time on any of its connections; with `http` it can be asked at `http_port`,
 and compacts a topic on `POST /compact/TOPIC`, answered when it is done.
 """
 

@@ -57,7 +57,7 @@ def test_no_tasks_need_no_job(jobs: Jobs) -> None:
     assert not list(jobs.run("double", tasks.double, [], check=no_check, progress=ignore_progress))
 
 
-def test_a_worker_keeps_the_memory_that_its_tasks_give_back(jobs: Jobs) -> None:
+def test_a_worker_keeps_the_memory_that_its_tasks_free(jobs: Jobs) -> None:
     found = jobs.run("fill", tasks.fill_memory, [20], check=no_check, progress=ignore_progress)
     # Of the 10,240 pages of 40 MiB.
     assert [pages < 1000 for _, pages in found] == [True]
@@ -98,7 +98,7 @@ def test_an_error_keeps_its_type(jobs: Jobs) -> None:
         list(jobs.run("fail", tasks.fail, range(5), check=no_check, progress=ignore_progress))
 
 
-def test_an_error_of_the_file_system_is_not_tried_again(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_file_system_error_is_not_retried(jobs: Jobs, tmp_path: Path) -> None:
     missing = [str(tmp_path / "nothing here")]
     with pytest.raises(FileNotFoundError):
         list(jobs.run("refuse", tasks.refuse, missing, check=no_check, progress=ignore_progress))
@@ -220,7 +220,7 @@ def test_a_killed_worker_fails_its_job_and_the_next_job_gets_another(
     assert list(again) == [(0, 2)]
 
 
-def test_a_worker_stays_warm_and_is_let_go_when_it_was_idle_for_long(worker: WorkerJobs) -> None:
+def test_a_worker_stays_warm_and_is_stopped_after_its_idle_time(worker: WorkerJobs) -> None:
     def work() -> int | None:
         list(worker.run("double", tasks.double, [1], check=no_check, progress=ignore_progress))
         return worker.pid

@@ -27,7 +27,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> compiled._Kernels:
     return compiled._Kernels()
 
 
-def test_without_a_safe_directory_kernels_are_compiled_each_time_and_the_log_says_so(
+def test_compiling_without_a_safe_cache_directory_is_logged(
     kernels: compiled._Kernels, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shared = tmp_path / "shared"

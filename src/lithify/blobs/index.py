@@ -37,7 +37,7 @@ from lithify.blobs.key_index import IndexTask, read_rows, scan_rows
 from lithify.blobs.records import BlobRecordKind
 from lithify.compaction.tasks.jobs import no_check
 from lithify.log.keyindex.key_index import BUCKETS, COLUMNS
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ from lithify.compaction.tasks.key_indexes import (
     segment_crc,
 )
 from lithify.log.keyindex.key_index import IndexFacts, encode
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 

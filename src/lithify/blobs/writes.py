@@ -49,13 +49,13 @@ __all__ = ["BlobWrites"]
 class BlobWrites:
     """See the module."""
 
-    def __init__(self, core: StoreParts, looks: BlobReads) -> None:
+    def __init__(self, core: StoreParts, reads: BlobReads) -> None:
         self._core = core
         self._log_id = core.log.manifest.log_id
         self._writer = core.writer
-        self._looks = looks
+        self._reads = reads
         self._clock = core.clock
-        self._puts = GroupPuts(core.writer, looks)
+        self._puts = GroupPuts(core.writer, reads)
 
     def put(
         self,
@@ -141,7 +141,7 @@ class BlobWrites:
                 visibility_of(blob_id, found, Include.NONE, now_ms)
                 raise BlobNotDeleted(blob_id)
             late = newest.time_ms < self._core.deleted_before_ms(now_ms)
-            if late or not self._looks.has_content(blob_id, found):
+            if late or not self._reads.has_content(blob_id, found):
                 raise BlobDeletedForever(blob_id)
             if now_ms > newest.expiry_ms:
                 raise BlobExpired(blob_id)
@@ -160,7 +160,7 @@ class BlobWrites:
         with self._writer.lock:
             self._writer.ready()
             now_ms = self._clock.now_ms()
-            found = self._looks.state(id_hash)
+            found = self._reads.state(id_hash)
             if found is None:
                 raise BlobNotFound(blob_id)
             life_version, expiry_ms = decide(found, now_ms)

@@ -37,7 +37,7 @@ __all__ = [
     "STORES",
     "TOPICS",
     "CompactionFailed",
-    "RunForgotten",
+    "RunOutcomeUnknown",
     "RunPrinter",
     "run_continues",
 ]
@@ -49,7 +49,7 @@ class CompactionFailed(LithifyError):
     """The last run on a log failed."""
 
 
-class RunForgotten(LithifyError):
+class RunOutcomeUnknown(LithifyError):
     """The node restarted while the command waited for a run."""
 
     exit_code = OUTCOME_UNKNOWN
@@ -228,7 +228,9 @@ def _known(read: Callable[[], list[Row]]) -> list[Row]:
         return read()
     except Refused as error:
         if error.kind == "RequestUnknown":
-            raise RunForgotten(f"{error}; compaction-history lists the runs that ended") from error
+            raise RunOutcomeUnknown(
+                f"{error}; compaction-history lists the runs that ended"
+            ) from error
         raise
 
 

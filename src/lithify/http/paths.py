@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BodyLimit",
-    "BrokerHere",
+    "BrokerDep",
     "NamespacePath",
     "RawPaths",
     "SubscriptionPath",
@@ -152,7 +152,7 @@ async def _subscription(subscription: str) -> str:
     return name
 
 
-BrokerHere = Annotated[Broker, Depends(_broker)]
+BrokerDep = Annotated[Broker, Depends(_broker)]
 TenantPath = Annotated[str, Depends(_tenant)]
 NamespacePath = Annotated[Namespace, Depends(_namespace)]
 TopicPath = Annotated[TopicName, Depends(_topic)]

@@ -53,8 +53,9 @@ from lithify.log.deferred_events import DeferredEvents
 from lithify.log.file_names import LOCK, MANIFEST, segment_name
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.manifest_publisher import ManifestPublisher
+from lithify.log.open_segments import OpenSegments
 from lithify.log.pins import Pins
-from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.recovery import (
     check_new_directory,
     last_before_active,

@@ -27,8 +27,8 @@ import numpy as np
 
 from lithify.errors import Corrupt, DamagedFile, LithifyError, ReadFailed
 from lithify.log.file_names import MANIFEST, FileKind, is_set_aside, parse_name
+from lithify.log.open_segments import OpenSegment, read_dead_set
 from lithify.log.read_only_log import find_manifest, read_active
-from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.recovery import count_frames, find_orphans
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer, read_header

@@ -51,7 +51,7 @@ class SecuritySettings:
         if self.token_secret_file and self.token_public_key_file:
             limit = "not given together with token_secret_file"
             raise InvalidSetting("token_public_key_file", self.token_public_key_file, limit)
-        if self.superusers and not self.asks_for_token:
+        if self.superusers and not self.requires_token:
             limit = "empty, because no token is required"
             raise InvalidSetting("superusers", ", ".join(self.superusers), limit)
         if "" in self.superusers:
@@ -62,14 +62,14 @@ class SecuritySettings:
             raise InvalidSetting("tls_certificate_file", "", "the certificate of tls_key_file")
 
     @property
-    def asks_for_token(self) -> bool:
+    def requires_token(self) -> bool:
         """Whether clients need a token."""
         return bool(self.token_secret_file or self.token_public_key_file)
 
 
 def check_host(setting: str, host: str, security: SecuritySettings) -> None:
     """Refuse an address that other machines can reach, if clients need no token."""
-    if not (security.asks_for_token or security.allow_open or is_loopback(host)):
+    if not (security.requires_token or security.allow_open or is_loopback(host)):
         limit = "an address of this machine only, unless tokens are required or allow_open is set"
         raise InvalidSetting(setting, host, limit)
 

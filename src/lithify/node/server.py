@@ -284,6 +284,6 @@ def maintain_files(topics: Iterable[Topic]) -> None:
             continue
         except (LithifyError, OSError) as error:
             reason = str(error)
-            if reason != topic.upkeep_failure:
+            if reason != topic.maintenance_failure:
                 log.warning("maintenance failed", topic=str(topic.name), reason=reason)
-        topic.upkeep_failure = reason
+        topic.maintenance_failure = reason

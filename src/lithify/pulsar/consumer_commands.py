@@ -21,7 +21,7 @@ from lithify.pulsar.schema_commands import consumer_schema
 from lithify.pulsar.seek_positions import LATEST, position_of, resolved, slots_of, start_of
 from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.pulsar.wire.error_codes import BeginAgain, error_code
+from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import check_client_name
 from lithify.topics.messages.message import MessageId
@@ -174,7 +174,7 @@ class Consuming:
             check()
         except SubscriptionRemoved as error:
             self._undo_join(topic, subscription, consumer)
-            raise BeginAgain from error
+            raise CommandRestarted from error
         except BaseException:
             # Also GeneratorExit, if the client has disconnected.
             self._undo_join(topic, subscription, consumer)
@@ -242,7 +242,7 @@ class Consuming:
             host.active_changed(subscription, was_active)
         host.dispatch(joined.topic, subscription)
 
-    def put_out(self, consumer_id: int) -> None:
+    def disconnect_client(self, consumer_id: int) -> None:
         """Disconnect a consumer; its client subscribes again."""
         joined = self._joined.pop(consumer_id, None)
         if joined is not None:
@@ -269,7 +269,7 @@ class Consuming:
                 InvalidInput(f"subscription {subscription.name} has other consumers"),
             )
             return
-        yield from self._session.host.putting_out(subscription, but=joined.consumer)
+        yield from self._session.host.disconnecting(subscription, but=joined.consumer)
         if not self._is_joined(joined):
             self._fail(request.request_id, _missing(joined.id))
             return
@@ -310,7 +310,7 @@ class Consuming:
         for _ in range(min(LEAVING_A_STEP, len(self._to_disconnect))):
             joined = self._to_disconnect.popleft()
             if self._is_joined(joined):
-                self.put_out(joined.id)
+                self.disconnect_client(joined.id)
         if self._to_disconnect:
             self._session.host.soon(self._session.source, self._disconnect_some)
 
@@ -519,7 +519,7 @@ class Consuming:
             self._fail(request.request_id, error)
             return
         # CLOSE_CONSUMER must arrive before SUCCESS: otherwise the client drops the next messages.
-        yield from self._session.host.putting_out(joined.subscription)
+        yield from self._session.host.disconnecting(joined.subscription)
         try:
             yield from topic.seeking(joined.subscription, position)
         except LithifyError as error:

@@ -41,8 +41,9 @@ from lithify.fs import LocalFileSystem
 from lithify.log.file_names import key_index_name
 from lithify.log.keyindex.key_index import ORDER_EVENT, ORDER_PUBLISH
 from lithify.log.keyindex.key_index_kernels import position_order
+from lithify.log.open_segments import OpenSegment, OpenSegments, read_dead_set
 from lithify.log.read_only_log import find_manifest, open_readonly, pinned_generation
-from lithify.log.reader import ActiveTail, OpenSegment, OpenSegments, Snapshot, read_dead_set
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.segments.block_index import BlockIndex
 from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.spark.arrow_rows import ArrowRows, id_columns

@@ -123,7 +123,7 @@ class Topic:
         self.policies: Callable[[], Policies] = Policies
         self.used_s = clock.monotonic_s()
         """The last time at which the topic was in use."""
-        self.upkeep_failure = ""
+        self.maintenance_failure = ""
         """Why the last maintenance round failed; empty if it succeeded."""
         self._clock = clock
         self._reading = reading
@@ -131,7 +131,7 @@ class Topic:
         self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
         self._throughput = Throughput(self, clock)
-        self._upkeep = Maintenance(self, self._gaps, clock)
+        self._maintenance = Maintenance(self, self._gaps, clock)
         for each in cursors.names():
             self._add_subscription(
                 each,
@@ -494,7 +494,7 @@ class Topic:
 
     def maintain_files(self) -> None:
         """Do the periodic work that waits for the disk; may be called from any thread."""
-        self._upkeep.files()
+        self._maintenance.files()
 
     @property
     def in_use(self) -> bool:
@@ -524,12 +524,12 @@ class Topic:
             self.used_s = self._clock.monotonic_s()
         self._reading.forget_unused()
         self._reading.forget_below(self.log.manifest.segments[0].first_position)
-        if self._upkeep.is_due():
+        if self._maintenance.is_due():
             yield from self.enforcing()
 
     def enforcing(self) -> Steps[None]:
         """Enforce the policies; the next `maintain_files` deletes what they release."""
-        yield from self._upkeep.enforcing(self.policies())
+        yield from self._maintenance.enforcing(self.policies())
         yield from self._throughput.noting()
 
     def log_holds(self) -> list[LogHold]:

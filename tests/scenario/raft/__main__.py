@@ -1,4 +1,4 @@
-"""Tell the stories anew: `python -m tests.scenario.raft --rewrite [NAME…]`; without it, only look.
+"""Tell the stories again: `python -m tests.scenario.raft --rewrite [NAME…]`; without it, only look.
 
 Read the difference (`git diff`) before you keep it: it is the behaviour that has changed.
 """

@@ -1,4 +1,4 @@
-"""Every story ends as it is told. `python -m tests.scenario.raft` tells them anew."""
+"""Every story has the expected output. `python -m tests.scenario.raft` plays them."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Shortening(HookedJobs):
         put_index(task, KeyRows(**{name: getattr(rows, name)[kept] for name in COLUMNS}))
 
 
-def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:
+def test_the_number_of_cached_rows_is_bounded() -> None:
     fs = MemoryFileSystem()
     life = Life(fs, ManualClock())
     for number in range(300):

@@ -95,7 +95,7 @@ def test_the_set_of_every_position() -> None:
         lambda: list(live(1).chunks(0)),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], object]) -> None:
+def test_invalid_values_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput):
         make()
 
@@ -355,7 +355,7 @@ def test_blocks_must_ascend_and_not_touch(second: int, good: bool) -> None:
             LiveSet.from_bytes(data)
 
 
-def test_bytes_of_a_large_set_come_back() -> None:
+def test_bytes_of_a_large_set_are_decoded() -> None:
     some = LiveSet.from_array(scattered(100_000, seed=4)) | ranges((2**50, 2**50 + 5000))
     data = some.to_bytes()
     assert LiveSet.from_bytes(memoryview(data)) == some
@@ -365,7 +365,7 @@ def test_bytes_of_a_large_set_come_back() -> None:
 # Size
 
 
-def test_ten_million_scattered_positions_are_small_and_quick_to_ask() -> None:
+def test_ten_million_scattered_positions_are_small_and_fast_to_query() -> None:
     positions = scattered(SCATTERED, seed=5)
     some = LiveSet.from_array(positions)
     assert len(some) == SCATTERED

@@ -91,7 +91,7 @@ class Hook(ManualClock):
 
 
 class Gate:
-    """A place where one thread stops until another one lets it go on."""
+    """A place where one thread stops until another one lets it continue."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()

@@ -1,4 +1,4 @@
-"""Two things at once, in the order that hurts. No luck is needed: hooks stop one where it is."""
+"""Races in the worst order, made deterministic: hooks stop one of the threads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def watch_rolls(log: Log) -> Waiting:
     return log._writes.ended
 
 
-def test_a_publish_under_way_does_not_hold_up_appends(pool: ThreadPoolExecutor) -> None:
+def test_a_publish_in_progress_does_not_delay_appends(pool: ThreadPoolExecutor) -> None:
     gate = Gate()
     fs = hooked("rename * nth=2", gate.stop)
     log = open_log(fs)
@@ -169,7 +169,7 @@ def test_a_roll_that_waited_repairs_before_it_seals(pool: ThreadPoolExecutor) ->
     ("slow", "rule"),
     [("fdatasync *1.seg", DENSE), ("fsync *2.seg", DENSE), ("fsync *2.seg", PACKED)],
 )
-def test_appends_go_on_while_a_roll_is_being_prepared(
+def test_appends_continue_while_a_roll_is_prepared(
     pool: ThreadPoolExecutor, slow: str, rule: PositionRule
 ) -> None:
     """What was written is fsynced, and the next segment's file made, without the write lock."""
@@ -197,7 +197,7 @@ def test_appends_go_on_while_a_roll_is_being_prepared(
 
 
 @pytest.mark.parametrize("slow", ["fsync *1.seg", "fsync *MANIFEST.tmp", "sync_dir *"])
-def test_an_append_can_tell_that_it_would_wait_for_a_roll(
+def test_an_append_reports_that_it_would_wait_for_a_roll(
     pool: ThreadPoolExecutor, slow: str
 ) -> None:
     """For the footer and for the manifest; a broker does so in a thread."""
@@ -217,7 +217,7 @@ def test_an_append_can_tell_that_it_would_wait_for_a_roll(
     assert log.append(b"next").result() == pack(2, 0)
 
 
-def test_an_append_that_has_to_roll_takes_the_roll_that_is_under_way(
+def test_an_append_that_has_to_roll_uses_the_roll_in_progress(
     pool: ThreadPoolExecutor,
 ) -> None:
     gate = Gate()
@@ -298,7 +298,7 @@ def test_two_that_drop_the_head_do_not_drop_twice(monkeypatch: pytest.MonkeyPatc
     assert list(contents(log)) == list(range(7, 21))
 
 
-def test_a_reader_that_comes_while_pins_are_looked_up_keeps_its_files() -> None:
+def test_a_reader_that_starts_while_pins_are_listed_keeps_its_files() -> None:
     with ExitStack() as stack:
         readers: list[Snapshot] = []
 

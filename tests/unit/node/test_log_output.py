@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """The process's logging is put back afterwards."""
+    """The process's logging is restored afterwards."""
     root = logging.getLogger()
     before = root.handlers, root.level, logging.getLogger("uvicorn").level
     stream = io.StringIO()
@@ -57,6 +57,6 @@ def test_the_standard_librarys_records_come_the_same_way(stream: io.StringIO) ->
     assert line.endswith('level=warning event="took 3 s" logger=asyncio')
 
 
-def test_what_is_below_the_level_is_left_out(stream: io.StringIO) -> None:
+def test_lines_below_the_level_are_dropped(stream: io.StringIO) -> None:
     structlog.get_logger("lithify.test").debug("detail")
     assert stream.getvalue() == ""

@@ -1,4 +1,4 @@
-"""Lines for a reader that is slow, stuck or gone; whoever writes them never waits."""
+"""Log lines for a reader that is slow, stuck or gone: the writer never waits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_line_longer_than_a_pipe_takes_at_once_comes_whole() -> None:
     pipe.writer.close()
 
 
-def test_a_reader_that_comes_back_is_told_how_many_lines_are_missing_and_where(pipe: Pipe) -> None:
+def test_a_returning_reader_sees_how_many_lines_were_dropped(pipe: Pipe) -> None:
     for _ in range(5_000):
         pipe.lines.write(LINE)
     assert not pipe.lines.drain(0)
@@ -83,7 +83,7 @@ def test_a_reader_that_comes_back_is_told_how_many_lines_are_missing_and_where(p
     assert pipe.read_all() == ["from now on\n"]
 
 
-def test_a_pipe_that_somebody_made_not_wait_loses_nothing() -> None:
+def test_a_non_blocking_pipe_loses_nothing() -> None:
     pipe = Pipe(bytes_max=2**20)
     os.set_blocking(pipe.writer.fileno(), False)
     for _ in range(5_000):
@@ -93,7 +93,7 @@ def test_a_pipe_that_somebody_made_not_wait_loses_nothing() -> None:
     pipe.writer.close()
 
 
-def test_what_a_full_disk_refused_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_refused_by_a_full_disk_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lithify.node.log_queue.RETRY_S", 0)
     written, is_tried, is_full = io.BytesIO(), threading.Event(), True
 

@@ -58,7 +58,7 @@ def test_a_shipped_environment_brings_the_python() -> None:
     assert SparkTarget(conf=conf, archives="/a/env.tar.gz#env").python() == "/opt/python"
 
 
-def test_an_address_at_which_nobody_listens_is_found_at_once() -> None:
+def test_an_address_without_a_listener_fails_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         reach_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")

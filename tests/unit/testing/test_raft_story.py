@@ -24,11 +24,11 @@ n1 has applied [2/1 "a"]
 """
 
 
-def test_a_story_that_is_told_right_stays_as_it_is() -> None:
+def test_a_story_with_the_expected_output_is_unchanged() -> None:
     assert play(TOLD) == TOLD
 
 
-def test_a_story_is_told_again_where_it_has_changed() -> None:
+def test_a_story_is_rewritten_where_its_output_has_changed() -> None:
     assert play(TOLD.replace("n1 has 2", "n1 has 3")) == TOLD
     only_commands = TOLD.split("\n----", maxsplit=1)[0] + "\n"
     assert play(only_commands) == TOLD.split("\n\n# It takes", maxsplit=1)[0] + "\n"
@@ -37,6 +37,6 @@ def test_a_story_is_told_again_where_it_has_changed() -> None:
 @pytest.mark.parametrize(
     "command", ["dance n1", "tick n1", "add-nodes n1\nsend-snapshot n1 n2"], ids=str
 )
-def test_what_makes_no_sense_is_named(command: str) -> None:
+def test_invalid_input_is_named(command: str) -> None:
     with pytest.raises(InvalidInput, match=r"dance|n1"):
         play(command)

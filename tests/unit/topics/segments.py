@@ -51,7 +51,7 @@ def single(key: str | None = None, value: bytes = b"value", **fields: Any) -> by
 
 
 def message(key: str | None = None, value: bytes = b"value", **fields: Any) -> bytes:
-    """One message as it stands in a batch."""
+    """One message as it is in a batch."""
     fields = {"payload_size": len(value), **fields}
     head: bytes = SingleMessageMetadata(partition_key=key, **fields).SerializeToString()
     return len(head).to_bytes(4, "big") + head + value

@@ -66,12 +66,12 @@ def token(claims: dict[str, Any], key: Any = SECRET, algorithm: str = "HS256") -
 # --- who it is --------------------------------------------------------------------------------
 
 
-def test_a_token_with_our_secret_says_who_it_is() -> None:
+def test_a_token_signed_with_the_secret_has_a_subject() -> None:
     assert access().authenticate(token({"sub": "ann"})) == Principal("ann", None)
 
 
 @pytest.mark.parametrize("public", [PEM, DER], ids=["pem", "der"])
-def test_a_token_of_our_key_pair_says_who_it_is(public: bytes) -> None:
+def test_a_token_signed_by_the_key_pair_has_a_subject(public: bytes) -> None:
     known = access(TokenKey.public(public))
     assert known.authenticate(token({"sub": "ann"}, SIGNER, "RS256")).name == "ann"
     stranger = rsa.generate_private_key(65537, 2048)
@@ -96,7 +96,7 @@ def test_a_token_is_not_believed_before_its_time() -> None:
 
 @pytest.mark.parametrize("claim", ["exp", "nbf"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "never", None, True, [], {}])
-def test_a_time_that_is_none_does_not_mean_for_ever(claim: str, value: object) -> None:
+def test_an_invalid_expiry_is_not_treated_as_none(claim: str, value: object) -> None:
     with pytest.raises(NotAuthenticated, match=f"{claim} is not a time"):
         access().authenticate(token({"sub": "ann", claim: value}))
 
@@ -109,12 +109,12 @@ def test_a_time_too_large_for_a_float_is_a_time() -> None:
 
 
 @pytest.mark.parametrize("claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": None}, {"sub": ["root"]}])
-def test_a_token_of_nobody_is_refused(claims: dict[str, Any]) -> None:
+def test_a_token_without_a_subject_is_refused(claims: dict[str, Any]) -> None:
     with pytest.raises(NotAuthenticated):
         access().authenticate(token(claims))
 
 
-def test_a_token_for_somebody_else_is_refused() -> None:
+def test_a_token_for_another_audience_is_refused() -> None:
     with pytest.raises(NotAuthenticated, match="audience"):
         access().authenticate(token({"sub": "ann", "aud": "another service"}))
 
@@ -140,7 +140,7 @@ def test_the_token_does_not_choose_the_algorithm() -> None:
             access().authenticate(forged)
 
 
-def test_what_is_no_token_is_refused_and_not_repeated() -> None:
+def test_an_invalid_token_is_refused_and_not_shown() -> None:
     good = token({"sub": "ann"})
     nested = base64.urlsafe_b64encode(b"[" * 9000).rstrip(b"=") + b".e30.e30"
     hostile = [
@@ -230,12 +230,12 @@ def test_a_superuser_may_do_everything() -> None:
     "grants",
     ["ann", ["ann"], {"ann": "produce"}, {"ann": None}, {"ann": ["produced"]}, {"ann": {}}, 1],
 )
-def test_what_is_no_grant_grants_nothing(grants: object) -> None:
+def test_an_invalid_grant_grants_nothing(grants: object) -> None:
     known = definitions(grants, admins="ann")
     assert not any(may(known, "ann", SHOP, action) for action in Action)
 
 
-def test_grants_are_changed_and_taken_away() -> None:
+def test_grants_are_changed_and_revoked() -> None:
     known = with_grant(definitions(), SHOP, "ann", ["consume", "produce", "produce"])
     known = with_grant(known, SHOP, "bob", ["admin"])
     assert known.namespaces[str(SHOP)].settings["grants"] == {
@@ -250,7 +250,7 @@ def test_grants_are_changed_and_taken_away() -> None:
     assert known.namespaces[str(SHOP)].settings == {"retention": 1, "grants": {"ann": ["admin"]}}
 
 
-def test_a_grant_that_cannot_be_is_refused() -> None:
+def test_an_invalid_grant_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'write' must be one of produce, consume, admin"):
         with_grant(definitions(), SHOP, "ann", ["produce", "write"])
     with pytest.raises(InvalidInput, match="does not exist"):

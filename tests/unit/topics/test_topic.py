@@ -92,7 +92,7 @@ class Bench:
         self.topic.maintain()
 
 
-def test_what_is_appended_is_read_back_and_dispatched() -> None:
+def test_appended_messages_are_read_and_dispatched() -> None:
     bench = Bench()
     bench.append(3)
     subscription, _ = bench.join()
@@ -115,7 +115,7 @@ def test_what_is_appended_is_read_back_and_dispatched() -> None:
     ],
 )
 @pytest.mark.parametrize("compacted", [False, True])
-def test_the_library_reads_past_what_nobody_can_open(
+def test_the_library_skips_messages_that_cannot_be_decoded(
     body: bytes, why: str, *, compacted: bool
 ) -> None:
     bench = Bench()
@@ -183,7 +183,7 @@ def test_a_stretch_of_acknowledged_entries_does_not_end_a_dispatch() -> None:
     assert len(bench.received(subscription)) == 2
 
 
-def test_entries_to_be_redelivered_are_found_in_one_walk_and_gone_ones_are_forgotten() -> None:
+def test_entries_to_redeliver_are_read_in_one_pass_and_dropped_ones_are_skipped() -> None:
     bench = Bench(segment_bytes_max=1024)
     bench.append(40)
     subscription, consumer = bench.join(SHARED, durable=False)
@@ -200,7 +200,7 @@ def test_entries_to_be_redelivered_are_found_in_one_walk_and_gone_ones_are_forgo
     assert len(bench.received(subscription)) == 1
 
 
-def test_the_last_message_id_tells_batches_from_single_messages() -> None:
+def test_the_last_message_id_distinguishes_batches_from_single_messages() -> None:
     bench = Bench()
     topic = bench.topic
     assert topic.last_message_id() == MessageId(-1, -1)
@@ -212,7 +212,7 @@ def test_the_last_message_id_tells_batches_from_single_messages() -> None:
     assert topic.last_message_id() == MessageId(1, 1, 2)
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_others_do_not_wait_for_it() -> None:
+def test_a_delayed_message_is_delivered_when_due_and_delays_no_other() -> None:
     bench = Bench()
     now_ms = bench.clock.now_ms()
     metadata = MessageMetadata(
@@ -378,7 +378,7 @@ def test_producers_are_refused_while_a_subscription_is_too_far_behind() -> None:
     bench.append(1)
 
 
-def test_a_readers_subscription_goes_with_it_unless_it_is_kept_for_a_seek() -> None:
+def test_a_readers_subscription_is_deleted_with_it_unless_kept_for_a_seek() -> None:
     bench = Bench()
     bench.append(3)
     subscription, consumer = bench.join(durable=False)
@@ -396,7 +396,7 @@ def files_below(fs: FileSystem, directory: str) -> dict[str, bytes]:
 
 
 def with_older_log(*acknowledged: int) -> Bench:
-    """A topic whose log of 3 messages was put back after 10 were there and some acknowledged."""
+    """A topic whose log of 3 messages was restored after 10 were there and some acknowledged."""
     bench = Bench()
     bench.append(3)
     bench.topic.close()

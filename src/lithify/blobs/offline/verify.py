@@ -38,8 +38,8 @@ from lithify.blobs.visibility import Include, visibility_of
 from lithify.errors import Corrupt, ReadFailed, UnsupportedVersion
 from lithify.log.file_names import ERASE
 from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.open_segments import OpenSegment, read_dead_set
 from lithify.log.read_only_log import open_readonly
-from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 from lithify.log.verify import verify_log

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
-from lithify.blobs.replication.states import Claim, Token, forgotten_from_row, forgotten_row
+from lithify.blobs.replication.states import Claim, Token, purged_from_row, purged_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,13 +67,13 @@ class PeerProgress:
 
     def to_row(self) -> list[Any]:
         """The value for JSON."""
-        return [self.token.to_row(), forgotten_row(self.base), self.settled, self.taken]
+        return [self.token.to_row(), purged_row(self.base), self.settled, self.taken]
 
     @classmethod
     def from_row(cls, row: Any) -> PeerProgress:
         """Parse a value from JSON."""
         token, base, settled, taken = row
-        return cls(Token.from_row(token), forgotten_from_row(base), bool(settled), bool(taken))
+        return cls(Token.from_row(token), purged_from_row(base), bool(settled), bool(taken))
 
 
 def not_covered(

@@ -24,7 +24,7 @@ from lithify.compaction.live_set.by_key import plan_ranges
 from lithify.compaction.tasks.jobs import no_check
 from lithify.log.keyindex.key_index import KeyRows
 from lithify.log.keyindex.key_index_kernels import bucket_order
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 from lithify.positions import POSITION_MAX
 from lithify.settings import check_range
 

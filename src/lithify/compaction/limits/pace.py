@@ -29,7 +29,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.checksum import crc32c
-from lithify.compaction.limits.budget import BYTES_MAX, RATE_BYTES_PER_S_MIN, Budget
+from lithify.compaction.limits.budget import RATE_BYTES_PER_S_MIN, Budget
+from lithify.compaction.limits.token_bucket import BYTES_MAX
 from lithify.errors import InvalidSetting
 from lithify.fs.atomic import read_file
 from lithify.settings import check_range
@@ -253,7 +254,7 @@ class Pacing:
         self._before: tuple[int, ...] = ()
         self._pacer: Pacer | None = None
 
-    def look(self) -> None:
+    def adjust_rate(self) -> None:
         """Adjust the rate of the current run; call this several times a second during a run."""
         if self._pacer is not None:
             self._pacer.adjust_rate()

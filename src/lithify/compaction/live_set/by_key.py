@@ -2,7 +2,7 @@
 
     index      build missing key indexes, one task per segment
     ranges     tasks that each judge a range of buckets of every index, one bit per row
-    verdict    tasks that turn the bits of all ranges into the live set, one task per segment
+    dead sets  tasks that turn the bits of all ranges into the live set, one task per segment
 
 1. All rows of a key are in the same bucket of every index, so each range is judged independently.
    `plan_ranges` divides the buckets so that parallel tasks stay within their memory.
@@ -125,15 +125,15 @@ def by_segment(answers: Iterable[Sequence[A]]) -> list[tuple[A, ...]]:
 
 
 def count_dropped(
-    verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], causes: Mapping[int, Cause]
+    liveness: NDArray[np.uint8], lengths: NDArray[np.uint32], causes: Mapping[int, Cause]
 ) -> dict[Cause, tuple[int, int]]:
-    """(rows, bytes) for the given verdicts, by cause."""
-    counts = np.bincount(verdicts, minlength=256)
-    sizes = np.bincount(verdicts, weights=lengths, minlength=256)
+    """(rows, bytes) by cause, from the liveness of rows."""
+    counts = np.bincount(liveness, minlength=256)
+    sizes = np.bincount(liveness, weights=lengths, minlength=256)
     return {
-        cause: (int(counts[verdict]), int(sizes[verdict]))
-        for verdict, cause in causes.items()
-        if counts[verdict]
+        cause: (int(counts[value]), int(sizes[value]))
+        for value, cause in causes.items()
+        if counts[value]
     }
 
 

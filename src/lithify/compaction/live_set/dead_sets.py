@@ -25,7 +25,7 @@ from lithify.liveset import LiveSet
 from lithify.log.deadset.dead_set import DeadSet
 from lithify.log.file_names import dead_set_name
 from lithify.log.manifest import DeadRef
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

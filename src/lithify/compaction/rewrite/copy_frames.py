@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.errors import DamagedFrame
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments import frame_kernels
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.scan import PIECE_BYTES, Frames, ScanWindow, Window, describe, scan_frames

@@ -211,9 +211,13 @@ class RunQueue:
             except LithifyError as error:
                 log.warning("triggers cannot be evaluated", log=each.name, why=str(error))
         with self._changed:
-            self._forget(kind, seen)
+            self._remove_missing(kind, seen)
             now_ms = self.clock.now_ms()
-            due = {m.disk for key, m in self._members.items() if self._schedule.calls(key, now_ms)}
+            due = {
+                m.disk
+                for key, m in self._members.items()
+                if self._schedule.due_trigger(key, now_ms)
+            }
             for device in due:
                 self._wake(device)
 
@@ -253,7 +257,7 @@ class RunQueue:
             running = None if disk is None else disk.running
             own = running if running is not None and _key(running.log) == key else None
             waiting = [] if member is None else list(member.requests)
-            calls = self._schedule.calls(key, self.clock.now_ms()) is not None
+            is_due = self._schedule.due_trigger(key, self.clock.now_ms()) is not None
             waits_for = _waits_for(disk)
         if request_id is not None and request_id not in (
             each.request_id for each in (*waiting, *([] if own is None else [own]))
@@ -265,9 +269,11 @@ class RunQueue:
         if own is not None and request_id in (None, own.request_id):
             if own.control.phase != WAITING:
                 status = runs.status()
-                return status if status.state is CompactionState.RUNNING else _going_on(own.control)
+                return (
+                    status if status.state is CompactionState.RUNNING else _in_progress(own.control)
+                )
             return _waiting(own.control.waits_for)
-        if request_id is None and (runs.running or not (waiting or calls)):
+        if request_id is None and (runs.running or not (waiting or is_due)):
             return runs.status()
         return _waiting(waits_for)
 
@@ -276,7 +282,7 @@ class RunQueue:
         key = _key(scheduled)
         with self._changed:
             is_waiting = self._is_running(key) or (
-                self._schedule.calls(key, self.clock.now_ms()) is not None
+                self._schedule.due_trigger(key, self.clock.now_ms()) is not None
             )
         return is_waiting or scheduled.runs.running
 
@@ -286,8 +292,8 @@ class RunQueue:
         with self._changed:
             now_ms = self.clock.now_ms()
             member, running = self._members.get(key), self._running(key)
-            calls = self._schedule.calls(key, now_ms) is not None
-            if member is not None and (running is not None or calls):
+            is_due = self._schedule.due_trigger(key, now_ms) is not None
+            if member is not None and (running is not None or is_due):
                 cancelled = True
                 for request in member.requests:
                     self._end(request, _failed("the run was cancelled before it began"))
@@ -322,8 +328,8 @@ class RunQueue:
             self._schedule.add(key, disk, self.clock.now_ms())
         return member
 
-    def _forget(self, kind: str, seen: set[str]) -> None:
-        gone = [
+    def _remove_missing(self, kind: str, seen: set[str]) -> None:
+        missing = [
             key
             for key, member in self._members.items()
             if member.log.runs.kind == kind
@@ -331,7 +337,7 @@ class RunQueue:
             and not member.requests
             and not self._is_running(key)
         ]
-        for key in gone:
+        for key in missing:
             self._schedule.remove(key)
             del self._members[key]
 
@@ -471,7 +477,7 @@ def _waiting(waits_for: str) -> CompactionStatus:
     return CompactionStatus(CompactionState.RUNNING, phase=WAITING, waits_for=waits_for)
 
 
-def _going_on(control: RunControl) -> CompactionStatus:
+def _in_progress(control: RunControl) -> CompactionStatus:
     return CompactionStatus(
         CompactionState.RUNNING, phase=control.phase, done=control.done, total=control.total
     )

@@ -43,7 +43,7 @@ from lithify.errors import InvalidInput
 
 __all__ = [
     "BACKOFF_MS_MAX",
-    "NOTHING_CALLS",
+    "NOTHING_DUE",
     "REST_MS",
     "CompactNow",
     "Observation",
@@ -98,7 +98,7 @@ class Observation:
     unfinished: bool = False
 
 
-NOTHING_CALLS = Observation()
+NOTHING_DUE = Observation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _Candidate:
     """One due or future run of the log `name`; `order` is its place within its priority."""
 
     name: str
@@ -145,7 +145,7 @@ class _Log:
     disk: str
     since_ms: int | None
     """Start of the last run; None: a periodic run is due at once."""
-    observation: Observation = NOTHING_CALLS
+    observation: Observation = NOTHING_DUE
     unfinished_ms: int | None = None
     reached_ms: int | None = None
     requests: list[_Request] = field(default_factory=list)
@@ -215,27 +215,30 @@ class Schedule:
         for log in logs:
             if log.running is not None:
                 return Wait(None, f"{log.name} is running on disk {disk}")
-        calls = {log.name: self._calls(log, now_ms) for log in logs}
-        ready = [best for some in calls.values() if (best := _best(some, now_ms))]
+        candidates = {log.name: self._candidates(log, now_ms) for log in logs}
+        ready = [best for some in candidates.values() if (best := _best(some, now_ms))]
         if not ready:
-            return self._wait(disk, [call for some in calls.values() for call in some])
+            return self._wait(disk, [each for some in candidates.values() for each in some])
         waiting_ms = min(
-            max(self._logs[best.name].turn_ms, min(call.due_ms for call in calls[best.name]))
+            max(
+                self._logs[best.name].turn_ms,
+                min(each.due_ms for each in candidates[best.name]),
+            )
             for best in ready
         )
         # The log whose last turn is the oldest never yields, so at least one is left.
         first = min(
             (best for best in ready if self._logs[best.name].turn_ms <= waiting_ms),
-            key=lambda call: (RANK[call.trigger], call.order, call.name),
+            key=lambda each: (RANK[each.trigger], each.order, each.name),
         )
         return CompactNow(first.name, first.trigger, first.reason)
 
-    def calls(self, name: str, now_ms: int) -> Trigger | None:
+    def due_trigger(self, name: str, now_ms: int) -> Trigger | None:
         """The trigger that is due on a log, if it is not running."""
         log = self._logs.get(name)
         if log is None or log.running is not None:
             return None
-        best = _best(self._calls(log, now_ms), now_ms)
+        best = _best(self._candidates(log, now_ms), now_ms)
         return None if best is None else best.trigger
 
     def started(self, work: CompactNow, now_ms: int) -> None:
@@ -272,13 +275,13 @@ class Schedule:
 
     @staticmethod
     def _use_up(log: _Log) -> None:
-        log.observation, log.unfinished_ms, log.reached_ms = NOTHING_CALLS, None, None
+        log.observation, log.unfinished_ms, log.reached_ms = NOTHING_DUE, None, None
 
-    # --- calls ------------------------------------------------------------------------------
+    # --- candidates -------------------------------------------------------------------------
 
-    def _calls(self, log: _Log, now_ms: int) -> list[_Call]:
+    def _candidates(self, log: _Log, now_ms: int) -> list[_Candidate]:
         """All runs of this log, due or in the future."""
-        if log.observation is NOTHING_CALLS and not log.requests:
+        if log.observation is NOTHING_DUE and not log.requests:
             return []
         _bound(log, now_ms)
         found: list[tuple[Trigger, int, str]] = []
@@ -295,20 +298,24 @@ class Schedule:
             due_ms = NEVER_MS if log.since_ms is None else log.since_ms + seen.period_ms
             found.append((Trigger.PERIODIC, due_ms, f"period of {seen.period_ms} ms is over"))
         retry = f", retry after failure {log.failures}" if log.failures else ""
-        calls = []
-        for trigger, called_ms, reason in found:
-            due_ms = max(called_ms, log.retry_ms)
-            calls.append(_Call(log.name, trigger, due_ms, max(due_ms, log.turn_ms), reason + retry))
+        candidates = []
+        for trigger, reached_at_ms, reason in found:
+            due_ms = max(reached_at_ms, log.retry_ms)
+            candidates.append(
+                _Candidate(log.name, trigger, due_ms, max(due_ms, log.turn_ms), reason + retry)
+            )
         if log.requests:
             first = log.requests[0]
-            calls.append(_Call(log.name, Trigger.ADMIN, first.at_ms, first.number, "requested"))
-        return calls
+            candidates.append(
+                _Candidate(log.name, Trigger.ADMIN, first.at_ms, first.number, "requested")
+            )
+        return candidates
 
-    def _wait(self, disk: str, later: list[_Call]) -> Wait:
+    def _wait(self, disk: str, later: list[_Candidate]) -> Wait:
         """Nothing is due: name the first run that will be."""
         if not later:
-            return Wait(None, f"nothing calls for a run on disk {disk}")
-        first = min(later, key=lambda call: (call.due_ms, call.name))
+            return Wait(None, f"no run is due on disk {disk}")
+        first = min(later, key=lambda each: (each.due_ms, each.name))
         log = self._logs[first.name]
         what = "its pause ends" if first.due_ms == log.retry_ms else f"{first.trigger} run is due"
         return Wait(first.due_ms, f"next on disk {disk}: {first.name}, {what}")
@@ -338,10 +345,10 @@ def _bound(log: _Log, now_ms: int) -> None:
         log.requests = [_Request(each.number, min(each.at_ms, now_ms)) for each in log.requests]
 
 
-def _best(calls: list[_Call], now_ms: int) -> _Call | None:
-    """The due call with the best priority, if any is due."""
-    due = [call for call in calls if call.due_ms <= now_ms]
-    return min(due, key=lambda call: RANK[call.trigger], default=None)
+def _best(candidates: list[_Candidate], now_ms: int) -> _Candidate | None:
+    """The due candidate with the best priority, if any is due."""
+    due = [each for each in candidates if each.due_ms <= now_ms]
+    return min(due, key=lambda each: RANK[each.trigger], default=None)
 
 
 def _since(before_ms: int | None, now_ms: int, *, holds: bool) -> int | None:

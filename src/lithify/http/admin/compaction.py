@@ -33,7 +33,7 @@ from lithify.http.admin.definition_settings import (
 )
 from lithify.http.admin.number_settings import add_namespace_number, add_topic_number
 from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
+from lithify.http.paths import BrokerDep, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.compaction.dry_run import plan_row
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
@@ -60,7 +60,7 @@ def _done() -> Response:
 
 
 @router.put(f"{_TOPIC}/compaction", status_code=204)
-async def run(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> Response:
+async def run(name: TopicPath, broker: BrokerDep, *, wait: bool = True) -> Response:
     """Compact all partitions, after runs in progress.
 
     With `wait=false`, 409 if a run would have to wait for another one, or for the disk. The header
@@ -73,7 +73,7 @@ async def run(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> Resp
 
 
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
-async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
+async def cancel(name: TopicPath, broker: BrokerDep) -> Response:
     """Cancel runs that are in progress or wait for their turn; the topic is unchanged."""
     cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
     if not any(cancelled):
@@ -82,7 +82,7 @@ async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 @router.get(f"{_TOPIC}/compaction")
-async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
+async def status(name: TopicPath, broker: BrokerDep) -> dict[str, str]:
     """The result of the last run, or whether one is in progress."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     found = await asyncio.to_thread(broker.topics.compactions.status, topic)
@@ -91,7 +91,7 @@ async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
 
 @router.get(f"{_TOPIC}/compaction/progress")
 async def progress(
-    name: TopicPath, broker: BrokerHere, request: str | None = None
+    name: TopicPath, broker: BrokerDep, request: str | None = None
 ) -> list[dict[str, Any]]:
     """The full status, of the last runs or those of a request."""
     topics, status = await topics_at(broker, name), broker.topics.compactions.status
@@ -103,7 +103,7 @@ async def progress(
 
 
 @router.post(f"{_TOPIC}/compaction/plan")
-async def plan(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> list[dict[str, Any]]:
+async def plan(name: TopicPath, broker: BrokerDep, *, wait: bool = True) -> list[dict[str, Any]]:
     """What a run would do now, after the current run; with `wait=false`, 409 during a run."""
     jobs = broker.topics.compactions.queue.jobs
     rows = []
@@ -117,7 +117,7 @@ async def plan(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> lis
 
 @router.get(f"{_TOPIC}/compaction/history")
 async def history(
-    name: TopicPath, broker: BrokerHere, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
+    name: TopicPath, broker: BrokerDep, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
 ) -> list[dict[str, Any]]:
     """The reports of the last runs of each partition, newest first."""
     rows: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ async def history(
 
 
 @router.delete(f"{_TOPIC}/subscription/__compaction", status_code=204)
-async def delete_view(name: TopicPath, broker: BrokerHere) -> Response:
+async def delete_view(name: TopicPath, broker: BrokerDep) -> Response:
     """Delete the compacted view, after the run in progress; the log is unchanged."""
     topics = await topics_at(broker, name)
     if all(topic.service.last_compacted_position < 0 for topic in topics):
@@ -168,7 +168,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 @router.get(f"{_TOPIC}/compactionSettings")
 async def topic_settings(
-    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+    name: TopicPath, broker: BrokerDep, *, applied: bool = False
 ) -> dict[str, Any]:
     """The topic's own settings, or with `applied` the effective ones."""
     return _applied(broker, name) if applied else _own(topic_settings_of(broker, name))
@@ -176,7 +176,7 @@ async def topic_settings(
 
 @router.post(f"{_TOPIC}/compactionSettings", status_code=204)
 async def set_topic_settings(
-    name: TopicPath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
+    name: TopicPath, broker: BrokerDep, values: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Change settings of a topic; null removes one."""
     await change_topic_settings(broker, name, _checked(values))
@@ -184,21 +184,21 @@ async def set_topic_settings(
 
 
 @router.delete(f"{_TOPIC}/compactionSettings", status_code=204)
-async def remove_topic_settings(name: TopicPath, broker: BrokerHere) -> Response:
+async def remove_topic_settings(name: TopicPath, broker: BrokerDep) -> Response:
     """Revert to the settings of the namespace."""
     await change_topic_settings(broker, name, dict.fromkeys(_NAMES))
     return _done()
 
 
 @router.get(f"{_NAMESPACE}/compactionSettings")
-async def namespace_settings(name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
+async def namespace_settings(name: NamespacePath, broker: BrokerDep) -> dict[str, Any]:
     """The namespace's own settings."""
     return _own(settings_of(broker, name))
 
 
 @router.post(f"{_NAMESPACE}/compactionSettings", status_code=204)
 async def set_namespace_settings(
-    name: NamespacePath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
+    name: NamespacePath, broker: BrokerDep, values: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Change settings of a namespace; null removes one."""
     await change_settings(broker, name, _checked(values))
@@ -206,7 +206,7 @@ async def set_namespace_settings(
 
 
 @router.delete(f"{_NAMESPACE}/compactionSettings", status_code=204)
-async def remove_namespace_settings(name: NamespacePath, broker: BrokerHere) -> Response:
+async def remove_namespace_settings(name: NamespacePath, broker: BrokerDep) -> Response:
     """Revert to the settings of the node."""
     await change_settings(broker, name, dict.fromkeys(_NAMES))
     return _done()

@@ -15,7 +15,7 @@ from lithify.http.admin.definition_settings import (
     settings_of,
     topic_settings_of,
 )
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath
+from lithify.http.paths import BrokerDep, NamespacePath, TopicPath
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
 
@@ -40,20 +40,20 @@ def add_topic_number(
     """Add the routes of a topic's setting; `check` may refuse a value."""
 
     @router.get(f"{_TOPIC}/{what}", summary=f"{what} of a topic")
-    async def number(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
+    async def number(name: TopicPath, broker: BrokerDep, *, applied: bool = False) -> int | None:
         settings = applied_of(broker, name) if applied else topic_settings_of(broker, name)
         found: int | None = settings.get(setting)
         return found
 
     @router.post(f"{_TOPIC}/{what}", status_code=204, summary=f"Set {what} of a topic")
     async def change(
-        name: TopicPath, broker: BrokerHere, wanted: Annotated[int, Body()]
+        name: TopicPath, broker: BrokerDep, wanted: Annotated[int, Body()]
     ) -> Response:
         await change_topic_settings(broker, name, {setting: check(what, wanted)})
         return _done()
 
     @router.delete(f"{_TOPIC}/{what}", status_code=204, summary=f"Remove {what} of a topic")
-    async def remove(name: TopicPath, broker: BrokerHere) -> Response:
+    async def remove(name: TopicPath, broker: BrokerDep) -> Response:
         await change_topic_settings(broker, name, {setting: None})
         return _done()
 
@@ -69,7 +69,7 @@ def add_namespace_number(
     """Add the routes of a namespace's setting; `method` is the one that sets it."""
 
     @router.get(f"{_NAMESPACE}/{what}", summary=f"{what} of a namespace")
-    async def number(name: NamespacePath, broker: BrokerHere) -> int | None:
+    async def number(name: NamespacePath, broker: BrokerDep) -> int | None:
         found: int | None = settings_of(broker, name).get(setting)
         return found
 
@@ -80,12 +80,12 @@ def add_namespace_number(
         summary=f"Set {what} of a namespace",
     )
     async def change(
-        name: NamespacePath, broker: BrokerHere, wanted: Annotated[int, Body()]
+        name: NamespacePath, broker: BrokerDep, wanted: Annotated[int, Body()]
     ) -> Response:
         await change_settings(broker, name, {setting: check(what, wanted)})
         return _done()
 
     @router.delete(f"{_NAMESPACE}/{what}", status_code=204, summary=f"Remove {what}")
-    async def remove(name: NamespacePath, broker: BrokerHere) -> Response:
+    async def remove(name: NamespacePath, broker: BrokerDep) -> Response:
         await change_settings(broker, name, {setting: None})
         return _done()

@@ -32,7 +32,7 @@ from lithify.http.admin.definition_settings import (
 )
 from lithify.http.admin.number_settings import add_namespace_number, add_topic_number
 from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.paths import BrokerDep, TopicPath
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
 
@@ -65,7 +65,7 @@ def _settings(broker: Broker, name: TopicName, *, applied: bool) -> dict[str, An
 
 @router.get(f"{_TOPIC}/retention")
 async def retention(
-    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+    name: TopicPath, broker: BrokerDep, *, applied: bool = False
 ) -> dict[str, int] | None:
     """The retention of its acknowledged messages."""
     return retention_of(_settings(broker, name, applied=applied))
@@ -73,7 +73,7 @@ async def retention(
 
 @router.post(f"{_TOPIC}/retention", status_code=204)
 async def set_retention(
-    name: TopicPath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
+    name: TopicPath, broker: BrokerDep, wanted: Annotated[Retention, Body()]
 ) -> Response:
     """Set the retention of its acknowledged messages."""
     await change_topic_settings(broker, name, wanted.settings())
@@ -81,14 +81,14 @@ async def set_retention(
 
 
 @router.delete(f"{_TOPIC}/retention", status_code=204)
-async def remove_retention(name: TopicPath, broker: BrokerHere) -> Response:
+async def remove_retention(name: TopicPath, broker: BrokerDep) -> Response:
     """Revert to the setting of the namespace."""
     await change_topic_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
     return _done()
 
 
 @router.get(f"{_TOPIC}/messageTTL")
-async def message_ttl(name: TopicPath, broker: BrokerHere, *, applied: bool = False) -> int | None:
+async def message_ttl(name: TopicPath, broker: BrokerDep, *, applied: bool = False) -> int | None:
     """The seconds after which one of its messages counts as acknowledged."""
     return ttl_seconds_of(_settings(broker, name, applied=applied))
 
@@ -96,7 +96,7 @@ async def message_ttl(name: TopicPath, broker: BrokerHere, *, applied: bool = Fa
 @router.post(f"{_TOPIC}/messageTTL", status_code=204)
 async def set_message_ttl(
     name: TopicPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     messageTTL: int,  # noqa: N803  (as clients write it)
 ) -> Response:
     """Set the time to live of messages; 0: never."""
@@ -105,7 +105,7 @@ async def set_message_ttl(
 
 
 @router.delete(f"{_TOPIC}/messageTTL", status_code=204)
-async def remove_message_ttl(name: TopicPath, broker: BrokerHere) -> Response:
+async def remove_message_ttl(name: TopicPath, broker: BrokerDep) -> Response:
     """Revert to the setting of the namespace."""
     await change_topic_settings(broker, name, {MESSAGE_TTL_MS: None})
     return _done()

@@ -34,7 +34,7 @@ from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.policies.plugins import check_policy
 from lithify.compaction.reports.status import report_row
 from lithify.errors import RunRefused
-from lithify.http.blobs.stores_and_blobs import BlobsHere, StoreName
+from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName
 from lithify.http.errors import RequestRefused
 
 __all__ = ["router"]
@@ -64,7 +64,7 @@ class ChangedSettings(BaseModel):
 @router.post("/compaction", status_code=202)
 async def run(
     name: StoreName,
-    service: BlobsHere,
+    service: BlobsDep,
     response: Response,
     wanted: Annotated[NewRun | None, Body()] = None,
     policy: str | None = None,
@@ -98,7 +98,7 @@ async def run(
 
 
 @router.get("/compaction")
-async def status(name: StoreName, service: BlobsHere, request: str | None = None) -> dict[str, Any]:
+async def status(name: StoreName, service: BlobsDep, request: str | None = None) -> dict[str, Any]:
     """The progress of a run, or the result of the last one, or those of a request."""
     with service.using(name, await service.store(name)):
         found = await service.threads.step(service.stores.compactions.status, name, request)
@@ -106,7 +106,7 @@ async def status(name: StoreName, service: BlobsHere, request: str | None = None
 
 
 @router.delete("/compaction", status_code=204)
-async def cancel(name: StoreName, service: BlobsHere) -> Response:
+async def cancel(name: StoreName, service: BlobsDep) -> Response:
     """Cancel the run that is in progress or waits for its turn; the store is unchanged."""
     await service.store(name)
     if not service.stores.compactions.cancel(name):
@@ -116,7 +116,7 @@ async def cancel(name: StoreName, service: BlobsHere) -> Response:
 
 @router.get("/compaction/history")
 async def history(
-    name: StoreName, service: BlobsHere, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
+    name: StoreName, service: BlobsDep, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
 ) -> list[dict[str, Any]]:
     """The reports of the last runs, newest first."""
     store = await service.store(name)
@@ -126,14 +126,14 @@ async def history(
 
 
 @router.get("/settings")
-async def settings(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+async def settings(name: StoreName, service: BlobsDep) -> dict[str, Any]:
     """The store's own settings, and the effective ones."""
     return await service.threads.step(settings_row, service.stores, name)
 
 
 @router.patch("/settings")
 async def change_settings(
-    name: StoreName, service: BlobsHere, wanted: ChangedSettings
+    name: StoreName, service: BlobsDep, wanted: ChangedSettings
 ) -> dict[str, Any]:
     """Change settings, effective immediately. Those in `unset` revert to the node's."""
 
@@ -146,7 +146,7 @@ async def change_settings(
 
 @router.get("/statistics")
 async def statistics(
-    name: StoreName, service: BlobsHere, *, forecast: bool = False
+    name: StoreName, service: BlobsDep, *, forecast: bool = False
 ) -> dict[str, Any]:
     """Valid bytes by segment, and how much a run would find dead, now and later."""
     store = await service.store(name)
@@ -157,7 +157,7 @@ async def statistics(
 
 
 @router.get("/erase")
-async def erase(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+async def erase(name: StoreName, service: BlobsDep) -> dict[str, Any]:
     """The state of erasing blobs that were deleted for good."""
     store = await service.store(name)
     return {"store": name, **asdict(await service.threads.step(store.erase.status))}

@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, TopicPath, decoded, topics_at
+from lithify.http.paths import BrokerDep, TopicPath, decoded, topics_at
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.reading.json_rows import row_of
 
@@ -35,7 +35,7 @@ class KeyNotFound(RequestRefused):
 
 
 @router.get("/keys/{key}")
-async def newest(request: Request, name: TopicPath, broker: BrokerHere, key: str) -> dict[str, Any]:
+async def newest(request: Request, name: TopicPath, broker: BrokerDep, key: str) -> dict[str, Any]:
     """The newest message of a key."""
     wanted = decoded(key)
     found = []

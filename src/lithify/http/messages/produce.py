@@ -38,7 +38,7 @@ from lithify.http.errors import RequestRefused
 from lithify.http.fair_shares import Shares, gather
 from lithify.http.json_limits import check_json_values
 from lithify.http.long_responses import TURN_S, in_turns, json_answer
-from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.paths import BrokerDep, TopicPath
 from lithify.log.group_commit import Pending
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.positions import unpack
@@ -353,7 +353,7 @@ async def produce(request: Request, name: TopicPath) -> Response:
 
 @router.post("/partitions/{partition}", openapi_extra=_BODY, response_model=dict[str, Any])
 async def produce_to_partition(
-    request: Request, name: TopicPath, broker: BrokerHere, partition: int
+    request: Request, name: TopicPath, broker: BrokerDep, partition: int
 ) -> Response:
     """Append messages to one partition of a topic."""
     count = broker.topics.partitions(name)

@@ -36,7 +36,7 @@ from lithify.http.auth import authorize, caller_of, expires_ms_of
 from lithify.http.errors import RequestRefused
 from lithify.http.fair_shares import Shares, client_time
 from lithify.http.long_responses import sent_pieces
-from lithify.http.paths import BrokerHere, TopicPath, topic_at
+from lithify.http.paths import BrokerDep, TopicPath, topic_at
 from lithify.logger import get_logger
 from lithify.positions import POSITION_MAX
 from lithify.pulsar.broker import Broker
@@ -62,7 +62,7 @@ Count = Annotated[int | None, Query(ge=0, le=2**62)]
 async def messages(
     request: Request,
     name: TopicPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     start: str | None = None,
     last: Annotated[int | None, Query(ge=0, le=LAST_MAX)] = None,
     limit: Count = None,
@@ -137,7 +137,7 @@ class _Reading:
                 # revoked.
                 await authorize(self.request)
                 # Registered before the topic is read, so that no message in between is missed.
-                expected = self.broker.expect_news(self.name)
+                expected = self.broker.next_arrival(self.name)
                 try:
                     topic = await topic_at(self.broker, self.name)
                     found = await asyncio.to_thread(self._read, topic)

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.node.backup.files import BackupList
 
-__all__ = ["AlreadyThere", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
+__all__ = ["AlreadyExists", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
 
 _SHAPE = ("capacity", "segment")
 
@@ -76,7 +76,7 @@ class NotInBackup(InvalidInput):
     exit_code = NOT_FOUND
 
 
-class AlreadyThere(InvalidInput):
+class AlreadyExists(InvalidInput):
     """A topic or store to restore already exists."""
 
     exit_code = CONFLICT
@@ -237,7 +237,7 @@ class _Restore:
             if known is not None:
                 shapes = [[each[f"{what}_bytes"] for what in _SHAPE] for each in (known, row)]
                 if shapes[0] != shapes[1] or not self._is_absent(f"blobs/{store}"):
-                    raise AlreadyThere(
+                    raise AlreadyExists(
                         f"blob store {store} already exists in {self.data}: delete it first"
                     )
                 self.defined.add(f"blobs/{store}")
@@ -262,7 +262,7 @@ class _Restore:
         absent = [part for part in parts if self._is_absent(f"topics/{part.path}")]
         is_same = known is not None and bool(known.partitions) == bool(wanted.partitions)
         if not is_same or missing.isdisjoint(absent):
-            raise AlreadyThere(f"topic {name} already exists in {self.data}: delete it first")
+            raise AlreadyExists(f"topic {name} already exists in {self.data}: delete it first")
         # The schemas of a partitioned topic are in a directory without a log.
         found = [part for part in absent if part in missing or part == name]
         self.defined.update(f"topics/{part.path}" for part in found)

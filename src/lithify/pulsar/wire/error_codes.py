@@ -1,6 +1,6 @@
 """Maps errors to the error codes of the protocol, chosen so that the client fails without retries.
 
-`BeginAgain` is internal: it is never sent to a client.
+`CommandRestarted` is internal: it is never sent to a client.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lithify.topics.subscriptions.subscription import ConsumerRefused
 from lithify.topics.topic import TopicTerminated
 from lithify.topics.topics import TooManyTopics, TopicNotFound
 
-__all__ = ["BeginAgain", "error_code"]
+__all__ = ["CommandRestarted", "error_code"]
 
 
-class BeginAgain(Exception):
+class CommandRestarted(Exception):
     """State that a command depends on has changed while it waited: restart the command."""
 
 

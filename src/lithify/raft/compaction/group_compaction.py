@@ -2,7 +2,7 @@
 
 The group's thread creates jobs and applies their results; the log worker's thread runs them:
 
-    compaction.ask()                  # a snapshot was taken: phase 1
+    compaction.request_drop()         # a snapshot was taken: phase 1
     compaction.observe()              # the threshold that calls for phase 3, for the queue
     compaction.request(run)           # phase 3; the callback receives the outcome
     job = compaction.next_job()       # None if no job is due, or one is running
@@ -207,7 +207,7 @@ class GroupCompaction:
 
     # --- the group's thread -----------------------------------------------------------------
 
-    def ask(self) -> None:
+    def request_drop(self) -> None:
         """Request phase 1. It runs when no other job does."""
         self._drop_wanted = True
 
@@ -221,7 +221,7 @@ class GroupCompaction:
             wanted.ended(self._closed)
             return
         self._requests.append(wanted)
-        self.ask()
+        self.request_drop()
 
     def plan(self, ended: Callable[[DryRun | LithifyError], None]) -> None:
         """Request a dry run. It waits for the job in progress."""
@@ -338,7 +338,7 @@ class GroupCompaction:
         self._deliver_outcome(outcome, failure)
         self._triggers.record_job(self._stats(), merged=merged)
         if state.snapshot_index != snapshot_index:
-            self.ask()
+            self.request_drop()
 
     def _deliver_plan(self, outcome: CompactionOutcome | BaseException) -> None:
         planning, self._planning = self._planning, []

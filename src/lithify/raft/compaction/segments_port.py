@@ -37,7 +37,7 @@ from lithify.errors import PlanStale
 from lithify.events import OrphanRemoved, Reclaimed
 from lithify.liveset import LiveSet
 from lithify.log.manifest import Manifest, Retired, SegmentRef
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer
 from lithify.raft.errors import EntriesLost

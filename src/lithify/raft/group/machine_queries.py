@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lithify.errors import LithifyError
-from lithify.raft.errors import EntryGone
+from lithify.raft.errors import EntryDeleted
 from lithify.raft.group.proposals_and_reads import CommandResult, unwrap_many
 from lithify.raft.machine import QueryRead
 from lithify.raft.pending_work import Job
@@ -131,7 +131,7 @@ class MachineQueries(Generic[S]):
             raise result
         assert isinstance(result, list)
         for each, reply in zip(asked, result, strict=True):
-            if isinstance(reply, EntryGone):
+            if isinstance(reply, EntryDeleted):
                 self._ask_here(each, index, state)
             elif isinstance(reply, LithifyError):
                 each.done(reply)

@@ -240,7 +240,7 @@ class Transport:
             raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
         known = self._identity.book
         news = {n: at for n, at in book.items() if n == owner or n not in known}
-        if self._identity.hear_book(news):
+        if self._identity.merge_addresses(news):
             self._saving.changed()
             self._connect_all()
 
@@ -261,10 +261,10 @@ class Transport:
         cluster_id = recognition.cluster_id
         return Credentials(SHOWS_STARTS, recognition.own, refusal, known, cluster_id, starts, met)
 
-    def show_again(self) -> None:
+    def resend_credentials(self) -> None:
         """Send this node's changed credentials to all connected nodes."""
         for link in self._links.values():
-            link.show_again()
+            link.resend_credentials()
 
     def refusal_of(self, name: str, shown: Credentials) -> str:
         """Why a node is not accepted; empty if it is. Each reason is logged once."""
@@ -302,12 +302,12 @@ class Transport:
         if starts.marks:
             met = KnownStart(shown.identity, starts.number, starts.marks[-1])
             news |= recognition.record_start(name, met) | recognition.showed_start(name, met)
-        news |= self.hear_starts(name, shown)
+        news |= self.merge_starts(name, shown)
         self.cluster_ids[name] = shown.cluster_id
         if recognition.merge_known(known) or news:
             self._recorded_by[name] = self._saving.changed()
 
-    def hear_starts(self, name: str, shown: Credentials) -> bool:
+    def merge_starts(self, name: str, shown: Credentials) -> bool:
         """Record the starts that a node knows; returns whether some are new."""
         recognition, news = self._identity.recognition, False
         for other, met in met_in(shown).items():
@@ -419,7 +419,7 @@ class Transport:
     def _introduced(self, channel: Channel, shown: Credentials) -> bool:
         """A connecting node shows its identity; returns whether it is accepted."""
         if shown.refusal:
-            self.hear_starts(channel.node, shown)
+            self.merge_starts(channel.node, shown)
             self.disowned_by(channel.node, shown.refusal)
             channel.close(shown.refusal)
             return False

@@ -5,7 +5,7 @@ answered. Neither is a client that does not read its answers. So memory is bound
 clients.
 
 Errors become outcomes (`raft/net/client_operations.py`): a request that was not accepted is
-`elsewhere`, with the leader's address, or `not now`; one with an unknown outcome is `unknown`; all
+`other node`, with the leader's address, or `not now`; one with an unknown outcome is `unknown`; all
 others are refused.
 """
 
@@ -35,7 +35,7 @@ from lithify.raft.errors import (
     CreationUnknown,
     EntryUnreadable,
     GroupAbsent,
-    LearnersStay,
+    LearnersNotPromoted,
     MemberNotReached,
     OutcomeUnknown,
 )
@@ -85,7 +85,7 @@ class _Asked:
     waits: bool = False
 
     @property
-    def is_much(self) -> bool:
+    def is_over_limit(self) -> bool:
         return self.requests >= ASKED_MAX or self.size_bytes >= ASKED_BYTES_MAX
 
 
@@ -107,14 +107,14 @@ class ClientRequestHandler:
         self._clients.pop(channel, None)
         self.watching.remove_client(channel)
 
-    def ask(self, channel: Channel, name: str, asks: ClientRequests) -> None:
+    def ask(self, channel: Channel, name: str, batch: ClientRequests) -> None:
         """Start the requests of a client, and answer each when it is done."""
         client = self._clients.setdefault(channel, _Asked())
-        client.requests += len(asks.bodies)
-        client.size_bytes += sum(map(len, asks.bodies))
+        client.requests += len(batch.bodies)
+        client.size_bytes += sum(map(len, batch.bodies))
 
         def done(stretch: slice, result: requests.CommandResults | LithifyError) -> None:
-            numbers, bodies = asks.numbers[stretch], asks.bodies[stretch]
+            numbers, bodies = batch.numbers[stretch], batch.bodies[stretch]
             if isinstance(result, requests.CommandResults):
                 _send_replies(channel, name, numbers, result)
             else:
@@ -122,26 +122,26 @@ class ClientRequestHandler:
                     self._refuse(channel, name, number, result)
             client.requests -= len(bodies)
             client.size_bytes -= sum(map(len, bodies))
-            if client.waits and not client.is_much:
+            if client.waits and not client.is_over_limit:
                 client.waits = False
                 channel.read_on(wanted=True)
 
         group = self._node.groups.get(name)
-        is_usable = group not in self._creating and _fits(asks)
-        if asks.operation == ClientOperation.PROPOSE and group is not None and is_usable:
-            group.propose_many(asks.bodies, done)
+        is_usable = group not in self._creating and _fits(batch)
+        if batch.operation == ClientOperation.PROPOSE and group is not None and is_usable:
+            group.propose_many(batch.bodies, done)
             self._node.mark(group)
         else:
-            for place, body in enumerate(asks.bodies):
+            for place, body in enumerate(batch.bodies):
                 ended = _one(done, place)
                 try:
-                    if asks.operation == ClientOperation.WATCH:
-                        self._watch(channel, name, asks.numbers[place], body, ended)
+                    if batch.operation == ClientOperation.WATCH:
+                        self._watch(channel, name, batch.numbers[place], body, ended)
                     else:
-                        self._begin(name, asks.operation, body, ended)
+                        self._begin(name, batch.operation, body, ended)
                 except LithifyError as error:
                     ended(error)
-        if client.is_much and not client.waits:
+        if client.is_over_limit and not client.waits:
             client.waits = True
             channel.read_on(wanted=False)
 
@@ -222,27 +222,27 @@ class ClientRequestHandler:
             elif result.reason is DropReason.NO_LEADER:
                 outcome = OperationOutcome.NO_LEADER
             elif result.reason is DropReason.NOT_LEADER and at is not None:
-                outcome, text = OperationOutcome.ELSEWHERE, f"{result.leader} {at}"
+                outcome, text = OperationOutcome.OTHER_NODE, f"{result.leader} {at}"
         elif isinstance(result, ClientTooSlow | MemberStopped):
             outcome = OperationOutcome.NOT_NOW
         elif isinstance(result, EntryUnreadable):
-            outcome, text = self._elsewhere(text)
+            outcome, text = self._other_node(text)
         elif isinstance(result, OutcomeUnknown | CreationUnknown):
             outcome = OperationOutcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = OperationOutcome.ABSENT
-        elif isinstance(result, LearnersStay):
+        elif isinstance(result, LearnersNotPromoted):
             outcome = OperationOutcome.BEGUN
         return outcome, text.encode()
 
-    def _elsewhere(self, why: str) -> tuple[OperationOutcome, str]:
+    def _other_node(self, why: str) -> tuple[OperationOutcome, str]:
         """Another node may be able to read what is damaged here."""
         others = self._node.transport.connected
         if not others:
             return OperationOutcome.NOT_NOW, why
         self._turn += 1
         name = others[self._turn % len(others)]
-        return OperationOutcome.ELSEWHERE, f"{name} {self._node.identity.book[name]} {why}"
+        return OperationOutcome.OTHER_NODE, f"{name} {self._node.identity.book[name]} {why}"
 
     # --- operations outside the machine ------------------------------------------------------
 
@@ -421,8 +421,8 @@ def _send_replies(
         )
 
 
-def _fits(asks: ClientRequests) -> bool:
-    return max(map(len, asks.bodies)) <= COMMAND_BYTES_MAX
+def _fits(batch: ClientRequests) -> bool:
+    return max(map(len, batch.bodies)) <= COMMAND_BYTES_MAX
 
 
 def _one(done: requests.RunDone, place: int) -> requests.Done:

@@ -56,8 +56,8 @@ from lithify.raft.group.removed_members import (
     NEVER_LEFT,
     TELL_TICKS,
     EndKnown,
-    MemberGone,
     MemberQuery,
+    MemberRemoved,
 )
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.net.transport import Handlers, Transport
@@ -151,7 +151,7 @@ class RaftNode:
         self._foreign: set[tuple[str, str]] = set()
         """(key, sender) of messages of another group; each is logged once."""
         self._founding = ClusterIdDiscovery(self)
-        self._look_ticks = max(1, CHECK_MS // settings.tick_ms)
+        self._check_ticks = max(1, CHECK_MS // settings.tick_ms)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -311,16 +311,16 @@ class RaftNode:
             with self._guarded():
                 self.identity.recognition.ticks = tick
                 self._end_probation()
-                if tick % self._look_ticks == 0:
+                if tick % self._check_ticks == 0:
                     self.runs.observe(self.groups.values())
                 if tick % TELL_TICKS == 0:
                     for key in self.identity.dropped:
-                        self._tell_end(key)
+                        self._notify_ended(key)
                 for group in self.groups.values():
                     group.tick()
                     self.mark(group)
                     if group.is_lonely:
-                        self._ask_whether_member(group)
+                        self._query_membership(group)
                 self._answering.watching.tick(self.groups.values())
                 self._answering.handovers.tick()
                 self._nurse()
@@ -364,7 +364,7 @@ class RaftNode:
                 if out.again:
                     self.mark(group)
                 if group.ended:
-                    self._give_back(group, ended=True)
+                    self._delete_files(group, ended=True)
                 elif group.stopped is not None:
                     self._stopped(group, group.stopped)
                 self._founding.check_group(group)
@@ -400,8 +400,8 @@ class RaftNode:
         if group is not None and group.is_foreign(message):
             self._refuse_foreign(key, message)
             return
-        if isinstance(message, MemberQuery | MemberGone | EndKnown):
-            self._heard_of_members(key, group, message)
+        if isinstance(message, MemberQuery | MemberRemoved | EndKnown):
+            self._receive_membership(key, group, message)
             return
         if group is None:
             group = self._joined(key, message)
@@ -418,24 +418,24 @@ class RaftNode:
             what = "messages ignored: they are of another group with the same name"
             log.error(what, group=key, sender=message.sender, message=str(message))
 
-    def _heard_of_members(
-        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberGone | EndKnown
+    def _receive_membership(
+        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberRemoved | EndKnown
     ) -> None:
         node, sender = self.identity.node, message.sender
         if isinstance(message, EndKnown):
             self._end_known(key, sender)
-        elif isinstance(message, MemberGone):
+        elif isinstance(message, MemberRemoved):
             with self._guarded():
                 if group is not None and group.believes(message):
-                    self._give_back(group, ended=message.ended)
+                    self._delete_files(group, ended=message.ended)
                 if message.ended:
                     # Not after a failure: a node that confirms is not notified again.
                     self.transport.send(key, EndKnown(node, sender, 0))
                     self._end_known(key, sender)
         elif key in self.identity.dropped:
-            self.transport.send(key, MemberGone(node, sender, 0, 0, ended=True))
+            self.transport.send(key, MemberRemoved(node, sender, 0, 0, ended=True))
         else:
-            word = None if group is None else group.gone_word(sender)
+            word = None if group is None else group.removal_notice(sender)
             if word is not None:
                 self.transport.send(key, word)
 
@@ -444,12 +444,12 @@ class RaftNode:
             # If the disk is full, the node is notified again after the next start.
             self.identity.end_known(key, peer)
 
-    def _tell_end(self, key: str) -> None:
+    def _notify_ended(self, key: str) -> None:
         """Notify members that may not know it that a group has ended."""
         for peer in self.identity.dropped.get(key, ()):
-            self.transport.send(key, MemberGone(self.identity.node, peer, 0, 0, ended=True))
+            self.transport.send(key, MemberRemoved(self.identity.node, peer, 0, 0, ended=True))
 
-    def _ask_whether_member(self, group: Group[Any]) -> None:
+    def _query_membership(self, group: Group[Any]) -> None:
         node = self.identity.node
         for peer in self.identity.book:
             self.transport.send(key_of(group.name), MemberQuery(node, peer, group.term))
@@ -525,7 +525,7 @@ class RaftNode:
             for group in list(self.groups.values()):
                 first = self.identity.groups.get(key_of(group.name), [])
                 if len(first) > 1 and not group.status().last_index:
-                    self._give_back(group, ended=False)
+                    self._delete_files(group, ended=False)
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -556,7 +556,7 @@ class RaftNode:
         self.identity.begin(key, [])
         return self._begin(key)
 
-    def _give_back(self, group: Group[Any], *, ended: bool) -> None:
+    def _delete_files(self, group: Group[Any], *, ended: bool) -> None:
         """Leave a group and delete its files."""
         files, name = group.name, group_of(group.name)
         log.info("left a group", group=key_of(files), ended=ended)
@@ -572,6 +572,6 @@ class RaftNode:
         self._answering.watching.close_group(group)
         # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
-        self._tell_end(key_of(files))
+        self._notify_ended(key_of(files))
         self._storage.forget(files)
         self._disk.remove(partial(self._storage.remove_files, files))

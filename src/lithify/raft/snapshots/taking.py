@@ -104,7 +104,7 @@ class SnapshotTaking(Generic[S]):
         self._entries += entries
         self._bytes += size_bytes
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request a snapshot. It is taken when no other job runs."""
         self._wanted = True
 

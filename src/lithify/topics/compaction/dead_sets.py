@@ -1,4 +1,4 @@
-"""The verdict task: turns the live rows of a segment's key index into the segment's dead set.
+"""The dead-set task: turns the live rows of a segment's key index into the segment's dead set.
 
 1. Select the live rows and sort them by position and slot.
 2. An entry without a live row is dead. An entry with as many live rows as messages is live. An

@@ -57,7 +57,7 @@ from lithify.log.keyindex.key_index import (
     segment_crc_of,
 )
 from lithify.log.keyindex.key_index_kernels import bucket_order
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer
 from lithify.topics.compaction import key_index_kernels as kernels

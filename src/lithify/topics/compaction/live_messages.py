@@ -3,7 +3,7 @@
 1. **index**: build missing key indexes, one task per segment.
 2. **survivors**: find the live rows of all key indexes, one task per range of buckets. A task
    returns one bit per row.
-3. **verdict**: turn bits into a dead set and counts, one task per segment.
+3. **dead sets**: turn bits into a dead set and counts, one task per segment.
 
 Each step is a job of the given `Jobs`, in this process or on Spark. The calling process has one bit
 per message and one dead set at a time in memory, never keys or payloads.
@@ -65,7 +65,7 @@ UNFINISHED = "unfinished"
 FACTS = frozenset({LAST_MESSAGE, VIEW_MESSAGES, UNFINISHED})
 """All keys; deleted with the view."""
 
-SURVIVOR_WEIGHT, VERDICT_WEIGHT = 8, 4
+SURVIVOR_WEIGHT, DEAD_SET_WEIGHT = 8, 4
 """Weight of a row. Below the weight at which Spark pays off, 8 and 16 million rows, these two steps
 are faster in this process, at 30 ns per row, than on Spark."""
 
@@ -116,10 +116,10 @@ class TopicRule:
         if any(each.waiting for segment in survivors for each in segment):
             self._marks = without_used(marks, judging.given_up_through)
         tasks = [DeadSetTask(index, each) for index, each in zip(indexes, survivors, strict=True)]
-        weights = [VERDICT_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
-        verdicts = in_order(run_job(question, "verdict", run_dead_set, tasks, weights))
-        for task, verdict in zip(tasks, verdicts, strict=True):
-            yield self._judgement(task, verdict)
+        weights = [DEAD_SET_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
+        results = in_order(run_job(question, "dead sets", run_dead_set, tasks, weights))
+        for task, live_rows in zip(tasks, results, strict=True):
+            yield self._judgement(task, live_rows)
 
     @staticmethod
     def _index_task(
@@ -157,24 +157,24 @@ class TopicRule:
         weights = [SURVIVOR_WEIGHT * rows * (t.stop - t.first) // BUCKETS for t in tasks]
         return by_segment(in_order(run_job(question, "survivors", run_survivors, tasks, weights)))
 
-    def _judgement(self, task: DeadSetTask, verdict: LiveRows) -> SegmentJudgement:
+    def _judgement(self, task: DeadSetTask, live_rows: LiveRows) -> SegmentJudgement:
         index, survivors = task.index, task.survivors
         dropped = add_up_dropped(survivors)
         facts = index_facts(index)
         if index.segment.last_position > self.judged_before():
             rows = sum(each.rows for each in survivors)
-            left_bytes = index.segment.frame_bytes - verdict.row_bytes
+            left_bytes = index.segment.frame_bytes - live_rows.row_bytes
             _add_reduced(facts, rows, left_bytes, dropped)
-        self._messages += verdict.live_messages
-        if verdict.last is not None:
-            self._last = verdict.last
+        self._messages += live_rows.live_messages
+        if live_rows.last is not None:
+            self._last = live_rows.last
         return SegmentJudgement(
-            verdict.live,
-            verdict.live_entries,
-            verdict.live_bytes,
+            live_rows.live,
+            live_rows.live_entries,
+            live_rows.live_bytes,
             dropped,
-            verdict.parts,
-            (facts.messages, verdict.live_messages),
+            live_rows.parts,
+            (facts.messages, live_rows.live_messages),
         )
 
 

@@ -36,7 +36,7 @@ from lithify.log.deadset.dead_set import DeadSet, Parts
 from lithify.log.file_names import key_index_name
 from lithify.log.keyindex.key_index import COLUMNS, IndexFacts, KeyIndex, KeyRows, encode
 from lithify.log.keyindex.key_index_kernels import position_order
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.scan import Frames
 from lithify.positions import unpack

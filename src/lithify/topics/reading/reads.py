@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.log.reader import NotCached
+from lithify.log.open_segments import NotCached
 from lithify.log.segments.lazy_entries import FrameEntries
 from lithify.positions import PACKED_ENTRY_BITS
 from lithify.topics.disk_steps import DiskCall

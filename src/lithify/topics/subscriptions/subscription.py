@@ -423,7 +423,7 @@ class Subscription:
         """The cursor has recorded an acknowledgement of an entry or of messages in it."""
         self._masked.acknowledge(position)
         if self.cursor.is_acked(position):
-            for earlier in self._masked.take_passed_over(position):
+            for earlier in self._masked.take_skipped(position):
                 self._waiting.add(earlier, _NO_SLOT)
             self._release(position)
             self._forget(position)

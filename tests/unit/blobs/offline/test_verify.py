@@ -115,7 +115,7 @@ def test_a_store_larger_than_a_pass_is_read_several_times(
     assert verified(life) == once
 
 
-def test_where_no_store_is(life: Life) -> None:
+def test_a_directory_without_a_store(life: Life) -> None:
     with pytest.raises(InvalidInput):
         verify_store(life.fs, "/nowhere", life.clock)
     with Log.open(life.fs, "/data/topic", kind="topic"):
@@ -239,7 +239,7 @@ def test_a_damaged_progress_of_erase_is_named(life: Life) -> None:
     assert problems(life) == [f"erase {DIRECTORY}/{ERASE}"]
 
 
-def test_an_erase_that_was_cut_off_is_no_damage(life: Life) -> None:
+def test_an_interrupted_erase_is_no_damage(life: Life) -> None:
     life.delete("large")
     life.clock.advance(RETENTION_MS / 1000 + 1)
     life.store.close()
@@ -314,7 +314,7 @@ def change_with(blob_id: str, hashed: str, kind: BlobRecordKind) -> Callable[[by
         (lambda _: b"x", flags_of(BlobRecordKind.PART) | FLAG_ERASED, 0, "not all zeros"),
     ],
 )
-def test_a_record_that_cannot_be_is_named(
+def test_an_invalid_record_is_named(
     body: Callable[[bytes], bytes], flags: int, tag: int, what: str
 ) -> None:
     life = Life(MemoryFileSystem(), ManualClock())

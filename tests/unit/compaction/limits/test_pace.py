@@ -43,7 +43,7 @@ class Story:
             self.latencies.add(each_ms / 1000)
 
     def window(self, each_ms: float | None = None) -> float:
-        """A window passes in which gets take so long; the rate after it in MiB/s."""
+        """A window passes in which gets take this long; the rate after it in MiB/s."""
         if each_ms is not None:
             self.gets(each_ms)
         self.clock.advance(WINDOW_S)
@@ -59,7 +59,7 @@ def test_it_halves_while_gets_are_slow_and_climbs_when_they_are_not() -> None:
     assert story.window(9) == 5
 
 
-def test_nobody_who_waits_is_nobody_to_disturb() -> None:
+def test_without_latencies_the_rate_rises() -> None:
     story = Story(before_ms=2)
     story.window(50)
     assert [story.window() for _ in range(3)] == [34, 36, 38]
@@ -78,7 +78,7 @@ def test_between_two_windows_it_does_nothing() -> None:
     assert story.pacer.bytes_per_s == 64 * MIB
 
 
-def test_what_is_slow_depends_on_what_was_before() -> None:
+def test_the_limit_depends_on_the_latency_before_the_run() -> None:
     assert limit_ms(SETTINGS, None) == 20
     assert limit_ms(SETTINGS, 4) == 8
     assert limit_ms(SETTINGS, 15) == 20, "never above the limit of the settings"
@@ -119,7 +119,7 @@ def test_a_limit_of_the_budget_stays_one() -> None:
     assert budget.share(2).write_bytes_per_s == 4 * MIB
 
 
-def test_a_rate_that_is_torn_or_gone_leaves_what_is() -> None:
+def test_a_torn_or_missing_rate_keeps_the_current_one() -> None:
     story = Story()
     allowance = Allowance(with_pace(Budget(), story.rate), story.clock)
     with story.rate.fs.open_append(story.rate.path) as file:
@@ -132,7 +132,7 @@ def test_a_rate_that_is_torn_or_gone_leaves_what_is() -> None:
     story.pacer.close()
 
 
-def test_absurd_settings_are_refused() -> None:
+def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="at most bytes_per_s_max"):
         PaceSettings(bytes_per_s_min=2 * MIB, bytes_per_s_max=MIB)
     with pytest.raises(InvalidSetting, match="p95_rise_max"):
@@ -151,7 +151,7 @@ def test_the_percentile_is_at_most_a_quarter_too_high(seconds: list[float]) -> N
     assert exact < found <= exact * 1.25 + 0.001
 
 
-def test_only_what_came_since_counts() -> None:
+def test_only_new_latencies_count() -> None:
     latencies = Latencies()
     latencies.add(1.0)
     before = latencies.counts()

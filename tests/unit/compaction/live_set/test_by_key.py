@@ -81,10 +81,10 @@ def test_an_index_with_other_rows_than_were_judged_makes_the_run_stale() -> None
         live_rows(TASK, [Said(3, b"\xe0")], 4)
 
 
-def test_what_died_is_counted_by_cause_and_added_up_over_ranges() -> None:
-    verdicts = np.array([0, 2, 2, 5], np.uint8)
+def test_dead_rows_are_counted_by_cause_and_summed_over_ranges() -> None:
+    liveness = np.array([0, 2, 2, 5], np.uint8)
     lengths = np.array([10, 2**32 - 1, 7, 1], np.uint32)
-    dropped = count_dropped(verdicts, lengths, {2: Cause.SUPERSEDED, 3: Cause.EXPIRED})
+    dropped = count_dropped(liveness, lengths, {2: Cause.SUPERSEDED, 3: Cause.EXPIRED})
     assert dropped == {Cause.SUPERSEDED: (2, 2**32 + 6)}
     more = {Cause.SUPERSEDED: (1, 1), Cause.EXPIRED: (4, 40)}
     total = add_up_dropped([Said(0, b"", dropped), Said(0, b"", more)])

@@ -234,7 +234,7 @@ def test_stats_wants_its_least_benefit() -> None:
     """)
 
 
-def test_stats_leaves_a_range_alone_whose_segments_do_not_fit_together() -> None:
+def test_stats_skips_a_range_whose_segments_do_not_fit_together() -> None:
     # 180 live bytes could be two targets, but no two of these segments fit into one.
     plan = plan_stats_based(log("1 1/9 60/99\n2 1/9 60/99\n3 1/9 60/99"), LIMITS)
     assert plan.is_empty
@@ -320,7 +320,7 @@ def test_dead_segments_do_not_use_up_the_sources_of_a_group() -> None:
     assert [group.sources for group in plan.groups] == [(1, 4)]
 
 
-def test_neighbours_passes_over_a_segment_that_is_above_the_limits_alone() -> None:
+def test_neighbours_skips_a_segment_above_the_limits() -> None:
     plan = plan_neighbours(log("1 1/9 1/90\n2 11/30 50/300\n3 1/9 1/90"), LIMITS)
     assert story(plan) == expect("""
         rewrite 1 1 of 9 1 B of 90 B sparse
@@ -345,7 +345,7 @@ def test_neighbours_with_another_density() -> None:
         (2000, "hybrid:all", [(1,), (2,), (3, 4)]),
     ],
 )
-def test_hybrid_packs_everything_when_the_last_time_is_long_ago(
+def test_hybrid_packs_everything_after_its_interval(
     now_ms: int, policy: str, sources: list[tuple[int, ...]]
 ) -> None:
     segments = log("1 5/9 90/99\n2 5/9 90/99\n3 1/9 10/99\n4 1/9 10/99")
@@ -439,7 +439,7 @@ def test_view_keeps_few_segments_and_copies_little_however_small_the_runs_are() 
 
 
 @pytest.mark.parametrize("options", [{"density_min": 1.1}, {"rewrite_bytes_max": 0}])
-def test_view_refuses_absurd_settings(options: dict[str, float]) -> None:
+def test_view_refuses_settings_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(InvalidSetting, match=next(iter(options))):
         plan_view([], LIMITS, **options)
 

@@ -62,7 +62,7 @@ def test_a_report_keeps_the_reason() -> None:
     assert told.summary().endswith("frees too little: 1 segments, the minimum is 3")
 
 
-def test_absurd_limits_are_refused() -> None:
+def test_limits_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="used_percent_min"):
         Eligibility(used_percent_min=101)
     with pytest.raises(InvalidSetting, match="segments_freed_min"):

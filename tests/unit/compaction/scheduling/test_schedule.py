@@ -45,22 +45,22 @@ def test_with_every_trigger_off_nothing_happens() -> None:
     made = schedule("a")
     made.observe("a", Observation(oldest_unjudged_ms=0), now_ms=5)
 
-    assert made.next("d", 1 << 40) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", 1 << 40) == Wait(None, "no run is due on disk d")
 
 
-def test_a_first_visit_may_be_due_at_once_and_then_comes_once_a_period() -> None:
+def test_a_first_periodic_run_may_be_due_at_once_and_then_once_per_period() -> None:
     made = schedule("a", since_ms=None)
     made.observe("a", Observation(period_ms=1_000), 70)
     assert work(made, 70) == ("a", Trigger.PERIODIC)
     run(made, 70)
-    assert made.next("d", 5_000) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", 5_000) == Wait(None, "no run is due on disk d")
 
     made.observe("a", Observation(period_ms=1_000), 1_069)
     assert made.next("d", 1_069) == Wait(1_070, "next on disk d: a, periodic run is due")
     assert work(made, 1_070) == ("a", Trigger.PERIODIC)
 
 
-def test_a_visit_counts_from_the_last_run_and_by_the_settings_of_the_day() -> None:
+def test_the_period_counts_from_the_last_run_by_the_current_settings() -> None:
     made = schedule("a")
     made.observe("a", Observation(period_ms=HOUR_MS), 0)
     assert isinstance(made.next("d", 1_000), Wait)
@@ -74,16 +74,16 @@ def test_a_visit_counts_from_the_last_run_and_by_the_settings_of_the_day() -> No
     assert work(made, 1_499) == ("a", Trigger.PERIODIC)
 
 
-def test_a_threshold_calls_with_what_the_store_says() -> None:
+def test_a_threshold_is_due_with_the_reason_of_the_store() -> None:
     made = schedule("a")
     made.observe("a", REACHED, now_ms=2)
     assert made.next("d", 2) == CompactNow("a", Trigger.THRESHOLD, "9 new bytes, threshold 1")
-    assert made.calls("a", 2) is Trigger.THRESHOLD
+    assert made.due_trigger("a", 2) is Trigger.THRESHOLD
     made.observe("a", Observation(), now_ms=3)
-    assert made.calls("a", 3) is None
+    assert made.due_trigger("a", 3) is None
 
 
-def test_lag_calls_when_the_oldest_entry_is_older_than_allowed() -> None:
+def test_lag_is_due_when_the_oldest_entry_is_older_than_allowed() -> None:
     made = schedule("a")
     made.observe("a", Observation(oldest_unjudged_ms=1_000, lag_ms_max=501), now_ms=1_100)
 
@@ -99,10 +99,10 @@ def test_a_successful_run_uses_up_the_facts() -> None:
     made.request("a", 10)
     run(made, 10)
 
-    assert made.next("d", 1_000_000) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", 1_000_000) == Wait(None, "no run is due on disk d")
 
 
-def test_a_run_that_finished_a_killed_one_leaves_the_visit() -> None:
+def test_a_run_that_resumes_a_killed_one_does_not_consume_the_period() -> None:
     made = schedule("a", since_ms=None)
     made.observe("a", Observation(period_ms=1_000, unfinished=True), 5)
     assert work(made, 5) == ("a", Trigger.UNFINISHED)
@@ -167,7 +167,7 @@ def test_one_run_per_disk_and_disks_do_not_wait_for_each_other() -> None:
     assert work(made, 2) == ("b", Trigger.ADMIN)
 
 
-def test_a_hot_log_lets_the_one_that_waited_go_first() -> None:
+def test_a_busy_log_yields_to_one_that_waited() -> None:
     made = schedule("hot", "idle", since_ms=-1)
     made.observe("idle", Observation(period_ms=1_000), 1_000)
     turns = []
@@ -178,7 +178,7 @@ def test_a_hot_log_lets_the_one_that_waited_go_first() -> None:
     assert turns == ["hot", "idle", "hot", "hot"]
 
 
-def test_a_person_who_asks_again_and_again_starves_nobody() -> None:
+def test_repeated_requests_starve_no_other_log() -> None:
     made = schedule("asked", "idle", since_ms=-1)
     made.observe("idle", Observation(period_ms=1_000), 1_000)
     turns = []
@@ -194,7 +194,7 @@ def test_a_request_made_during_a_run_is_not_used_up_by_it() -> None:
     made.request("a", 0)
     made.started(CompactNow("a", Trigger.ADMIN, ""), 1)
     made.request("a", 2)
-    assert made.calls("a", 2) is None, "it runs"
+    assert made.due_trigger("a", 2) is None, "it runs"
     made.finished("a", 3, Result.DONE)
 
     assert work(made, 3) == ("a", Trigger.ADMIN)
@@ -229,7 +229,7 @@ def test_a_failing_log_is_retried_by_itself_after_a_growing_pause() -> None:
 
 
 @pytest.mark.parametrize("result", [Result.NOTHING, Result.CANCELLED])
-def test_triggers_rest_after_a_run_without_a_result(result: Result) -> None:
+def test_triggers_pause_after_a_run_without_a_result(result: Result) -> None:
     made = schedule("a")
     made.observe("a", REACHED, 0)
     run(made, 0, result)
@@ -247,7 +247,7 @@ def test_a_run_that_its_log_has_interrupted_is_followed_by_no_pause() -> None:
     assert work(made, 1) == ("a", Trigger.UNFINISHED)
 
 
-def test_what_is_withdrawn_calls_no_more_for_a_while() -> None:
+def test_withdrawn_triggers_pause() -> None:
     made = schedule("a", "b")
     made.observe("a", Observation(reached="much", period_ms=1), 5)
     made.request("a", 5)
@@ -260,7 +260,7 @@ def test_what_is_withdrawn_calls_no_more_for_a_while() -> None:
     assert made.next("d", 6) == Wait(5 + REST_MS, "next on disk d: a, its pause ends")
 
 
-def test_a_resting_log_does_not_hold_up_the_others() -> None:
+def test_a_paused_log_does_not_delay_others() -> None:
     made = schedule("bad", "good")
     made.observe("bad", REACHED, 0)
     run(made, 0, Result.FAILED)
@@ -273,10 +273,10 @@ def test_a_request_that_failed_is_over() -> None:
     made = schedule("a")
     made.request("a", 0)
     run(made, 0, Result.FAILED)
-    assert made.next("d", HOUR_MS) == Wait(None, "nothing calls for a run on disk d")
+    assert made.next("d", HOUR_MS) == Wait(None, "no run is due on disk d")
 
 
-def test_a_clock_set_back_delays_visits_and_retries_by_one_round_only() -> None:
+def test_a_clock_set_back_delays_periods_and_retries_by_one_round_only() -> None:
     year_ms = 365 * 24 * HOUR_MS
     made = schedule("a", since_ms=year_ms)
     made.add("b", "d", since_ms=year_ms)
@@ -294,7 +294,7 @@ def test_a_clock_set_back_delays_visits_and_retries_by_one_round_only() -> None:
     assert [run(made, 0), run(made, 0)] == ["a", "c"]
 
 
-def test_a_removed_log_is_forgotten_but_not_while_it_runs() -> None:
+def test_a_log_is_removed_but_not_while_it_runs() -> None:
     made = schedule("a")
     made.request("a", 0)
     made.started(CompactNow("a", Trigger.ADMIN, ""), 0)
@@ -304,11 +304,11 @@ def test_a_removed_log_is_forgotten_but_not_while_it_runs() -> None:
 
     made.remove("a")
 
-    assert made.calls("a", 2) is None
+    assert made.due_trigger("a", 2) is None
     made.add("a", "d", since_ms=3)
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_calls_are_refused() -> None:
     made = schedule("a")
     with pytest.raises(InvalidInput, match="log a is scheduled already"):
         made.add("a", "e", since_ms=0)

@@ -136,7 +136,7 @@ def test_a_dead_set_survives_its_bytes(dead: set[int], masks: Masks) -> None:
         (dead_set({1}, {5: (0b1010 | 1 << 80, 90)}), False),  # slot 80 is back
     ],
 )
-def test_what_was_dead_stays_dead(after: DeadSet, *, widens: bool) -> None:
+def test_dead_entries_stay_dead(after: DeadSet, *, widens: bool) -> None:
     before = dead_set({1}, {5: (0b1010, 4)})
     assert after.widens(before) is widens
 
@@ -161,7 +161,7 @@ def test_the_manifest_says_how_many_parts_there_are(parts: int) -> None:
         DeadSet.from_bytes(data[:20], 2)
 
 
-def test_a_newer_version_is_told_from_damage() -> None:
+def test_a_newer_version_is_distinguished_from_damage() -> None:
     data = bytearray(parts_of({5: (1, 2)}).to_bytes()[:-4])
     data[4] = 2
     with pytest.raises(UnsupportedVersion, match="version 2"):

@@ -84,7 +84,7 @@ def equal(left: KeyRows, right: KeyRows) -> bool:
     )
 
 
-def test_rows_come_back_by_bucket_and_in_a_bucket_in_their_order() -> None:
+def test_rows_are_read_by_bucket_and_in_their_order_within_a_bucket() -> None:
     rows = make_rows(500)
     with open_index(disk_with(encoded(rows))) as index:
         assert (index.rows, index.facts) == (500, FACTS)
@@ -111,7 +111,7 @@ def test_a_range_of_buckets_is_read_alone_and_the_ranges_make_up_the_whole() -> 
     assert equal(KeyRows(**joined), by_bucket(rows))
 
 
-def test_a_column_that_was_not_asked_for_is_not_there() -> None:
+def test_a_column_that_was_not_requested_is_absent() -> None:
     with open_index(disk_with(encoded(make_rows(9)))) as index:
         found = index.read(columns=("flags", "slot"))
     assert len(found) == 9
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_old_index_and_nothing_else() -> None:
         assert index.rows == 50
 
 
-def test_version_1_is_to_be_made_again() -> None:
+def test_version_1_is_rebuilt() -> None:
     with pytest.raises(UnsupportedVersion):
         open_index(disk_with((GOLDEN / "key_index_v1.bin").read_bytes()))
 

@@ -1,4 +1,4 @@
-"""A backup holds what its node had, never changes, and is put back whole or in parts."""
+"""A backup holds what its node had, never changes, and is restored whole or in parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lithify.node.backup.files import (
     read_list,
     write_list,
 )
-from lithify.node.backup.restore import AlreadyThere, NotInBackup, check_backup, run_restore
+from lithify.node.backup.restore import AlreadyExists, NotInBackup, check_backup, run_restore
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
@@ -187,9 +187,7 @@ def test_on_another_file_system_files_are_copied_once(tmp_path: Path, node: Node
         assert messages(again, "orders") == expected
 
 
-def test_one_topic_and_one_store_come_back_into_a_directory_that_has_others(
-    tmp_path: Path, node: Node
-) -> None:
+def test_one_topic_and_one_store_are_restored_beside_others(tmp_path: Path, node: Node) -> None:
     space = Namespace("public", "default")
     node.topics.definitions.change(
         lambda d: d.with_namespace(space, type(d.namespace(space))({"retention_ms": 5}))
@@ -208,11 +206,11 @@ def test_one_topic_and_one_store_come_back_into_a_directory_that_has_others(
         assert again.topics.unclaimed() == ()
         settings = again.topics.definitions.current.namespace(space).settings
         assert settings == {}, "a namespace that is there keeps its settings"
-    with pytest.raises(AlreadyThere, match="orders"):
+    with pytest.raises(AlreadyExists, match="orders"):
         restore(tmp_path, topic="orders")
-    with pytest.raises(AlreadyThere, match="photos"):
+    with pytest.raises(AlreadyExists, match="photos"):
         restore(tmp_path, store="photos")
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         restore(tmp_path)
     with pytest.raises(NotInBackup, match="nothing"):
         restore(tmp_path, topic="nothing")
@@ -339,7 +337,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, node: Node) -> None:
+def test_a_backup_names_damaged_files_and_saves_the_rest(tmp_path: Path, node: Node) -> None:
     for name in ("fine", "headless", "cut"):
         topic = node.topics.create(name)
         topic.append(value=b"one")

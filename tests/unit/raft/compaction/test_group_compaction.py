@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from lithify.compaction.limits.budget import DiskGate, find_gate_directory
+from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.limits.pace import PaceSettings
 from lithify.compaction.reports.report import Report
@@ -28,7 +28,7 @@ from tests.unit.raft.stored import LIMITS, Member
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.limits.budget import DiskTurn
+    from lithify.compaction.limits.disk_gate import DiskTurn
     from lithify.log.manifest import Manifest
 
 BY_CALL = {"after_drops": None}
@@ -51,7 +51,7 @@ def due(found: Member) -> bool:
     return found.compactor.merges > merges
 
 
-def test_nothing_is_merged_unless_somebody_asks() -> None:
+def test_nothing_is_merged_without_a_request() -> None:
     found = member()
     for index in (31, 32):
         found.snapshot(index, [1, 7])
@@ -62,14 +62,14 @@ def test_nothing_is_merged_unless_somebody_asks() -> None:
     assert not due(found)
 
 
-def test_after_so_many_runs_of_phase_1() -> None:
+def test_a_merge_after_enough_runs_of_phase_1() -> None:
     found = member(after_drops=3)
     assert [due(found.snapshot(31 + n, [1, 7])) for n in range(2)] == [False, False]
     found.fill(40)
     assert [due(found.snapshot(33 + n, [1, 7])) for n in range(4)] == [True, False, False, True]
 
 
-def test_when_a_share_of_the_entries_is_dead() -> None:
+def test_a_merge_when_a_share_of_the_entries_is_dead() -> None:
     found = member(dead_ratio=0.5)
     assert not due(found.snapshot(31, range(1, 26)))
     assert not due(found.snapshot(32, [*range(1, 11), 12, 14, 17, 19]))
@@ -77,7 +77,7 @@ def test_when_a_share_of_the_entries_is_dead() -> None:
     assert due(found.snapshot(34, [1, 6, 7, 12, 14, 17, 19]))
 
 
-def test_what_could_not_be_merged_is_no_reason_to_try_again() -> None:
+def test_segments_that_could_not_be_merged_trigger_no_retry() -> None:
     found = member(dead_ratio=0.3)
     scattered = [index for index in range(1, 31) if index % 5 in (0, 1, 2)]
     assert due(found.snapshot(31, scattered))
@@ -85,18 +85,18 @@ def test_what_could_not_be_merged_is_no_reason_to_try_again() -> None:
     assert not due(found.snapshot(32, scattered)), "three of five are live in each, none fit"
 
 
-def test_when_so_many_bytes_are_dead() -> None:
+def test_a_merge_when_enough_bytes_are_dead() -> None:
     found = member(dead_bytes=600)
     assert not due(found.snapshot(31, [index for index in range(1, 31) if index % 5]))
     assert due(found.snapshot(32, [index for index in range(1, 31) if index % 5 > 2]))
 
 
-def test_every_so_often() -> None:
+def test_a_merge_at_each_interval() -> None:
     found = member(interval_ms=10_000)
     assert found.compactor.observe() == Observation(period_ms=10_000)
 
 
-def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
+def test_one_job_at_a_time_and_another_if_the_snapshot_has_moved() -> None:
     found = member()
     found.snapshot(31, [1, 7, 30])
     job = found.compactor.next_job()
@@ -110,7 +110,7 @@ def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
     assert found.spans == [(6, 30, 30), (7, 31, 32)]
 
 
-def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
+def test_phase_1_is_repeated_if_the_snapshot_has_moved() -> None:
     found = member()
     found.compactor.request(RunWanted())
     job = found.compactor.next_job()
@@ -122,7 +122,7 @@ def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
     assert [number for number, _, _ in found.spans] == [6, 7]
 
 
-def test_a_failure_is_not_tried_again_at_once() -> None:
+def test_a_failure_is_not_retried_at_once() -> None:
     found = member()
     found.compactor.request(RunWanted())
     assert found.compactor.next_job() is not None
@@ -154,7 +154,7 @@ def sparse() -> Member:
     return found.fill(33).snapshot(31, [1, 7, 16, 17, 18, 26, 27, 28, 29, 30])
 
 
-def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing() -> None:
+def test_a_dry_run_predicts_the_run_and_changes_nothing() -> None:
     found = sparse()
     found.compact(merge=False)
     before = found.spans
@@ -172,7 +172,7 @@ def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing() -> None:
     assert found.plan().declined is not None, "there is nothing left to gain"
 
 
-def test_what_is_requested_during_a_dry_run_or_a_run_is_a_run_of_its_own() -> None:
+def test_a_request_during_a_dry_run_or_a_run_gets_another_run() -> None:
     found, ended = sparse(), list[Report | LithifyError]()
     plans = list[DryRun | LithifyError]()
     found.compactor.plan(plans.append)
@@ -256,7 +256,7 @@ def test_a_history_that_cannot_be_used_is_set_aside_and_stops_no_run(
     assert last.compactor.history.newest(10) == [report]
 
 
-def test_a_run_that_finds_nothing_says_why_and_is_not_in_the_history() -> None:
+def test_a_run_with_nothing_to_do_has_a_reason_and_is_not_in_the_history() -> None:
     found = member()
     report = found.compact().report
     assert report is not None
@@ -272,7 +272,7 @@ def test_a_report_names_what_began_the_run() -> None:
     assert found.compactor.history.newest(1)[0].trigger == "threshold"
 
 
-def test_a_threshold_calls_until_a_run_has_begun_and_again_after_it_failed() -> None:
+def test_a_threshold_is_due_until_a_run_starts_and_again_after_it_failed() -> None:
     found = member(after_drops=2)
     assert not due(found)
     found.snapshot(31, [1, 7])
@@ -314,7 +314,7 @@ def test_without_a_queue_a_run_is_refused_while_the_disk_is_in_use_and_phase_1_i
     assert found.compactor.status().state == "SUCCESS"
 
 
-def test_one_who_has_the_disk_runs_though_it_is_in_use() -> None:
+def test_a_request_that_holds_the_disk_runs() -> None:
     found = sparse()
     with disk_of(found):
         found.compactor.request(RunWanted(control=RunControl(has_disk=True)))
@@ -380,7 +380,7 @@ def test_a_run_is_refused_where_not_even_one_target_fits(monkeypatch: pytest.Mon
     found.check()
 
 
-def test_nobody_waits_for_a_group_that_is_closed() -> None:
+def test_requests_to_a_closed_group_do_not_wait() -> None:
     found, told, plans = sparse(), list[Report | LithifyError](), list[DryRun | LithifyError]()
     found.compactor.request(RunWanted(ended=told.append))
     found.compactor.plan(plans.append)
@@ -444,7 +444,7 @@ def test_a_run_slows_down_while_appends_wait_and_recovers() -> None:
             for _each in range(100):
                 latencies.add(wait_s)
             found.clock.advance(0.5)
-            found.compactor._pacing.look()
+            found.compactor._pacing.adjust_rate()
             rates.append(found.compactor._pacing.rate.read())
 
     found.compactor.request(RunWanted(control=RunControl(watch)))

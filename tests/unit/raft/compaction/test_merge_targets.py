@@ -155,7 +155,7 @@ def test_a_disk_that_fails_anywhere_leaves_everything_readable(kind: str) -> Non
 
 
 @pytest.mark.parametrize("alone_bytes", [0, 2**40])
-def test_a_run_that_is_cancelled_anywhere_takes_back_what_it_has_not_published(
+def test_a_cancelled_run_rolls_back_what_it_has_not_published(
     alone_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Portions of one target each: what is published by then stays."""

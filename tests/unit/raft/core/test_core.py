@@ -102,7 +102,7 @@ def test_a_committed_entry_is_never_overwritten() -> None:
     core.step(InstallSnapshot("n2", "n1", 2, SnapshotMeta(2, 1, THREE)))
 
 
-def test_a_member_that_may_not_vote_neither_grants_nor_asks() -> None:
+def test_a_member_that_may_not_vote_neither_grants_nor_campaigns() -> None:
     storage = MemoryStorage(THREE)
     core = RaftCore(CoreSettings("n1", lambda _: 0, may_vote=lambda _: False), storage)
     for message in (
@@ -119,19 +119,19 @@ def test_a_member_that_may_not_vote_neither_grants_nor_asks() -> None:
     assert not core.ready().messages
 
 
-def test_a_member_that_lost_entries_says_so() -> None:
+def test_a_member_that_lost_entries_reports_it() -> None:
     core, _ = member(THREE, 1, 1)
     with pytest.raises(LogTooShort, match="n1 acknowledged entries up to 7"):
         core.step(Heartbeat("n2", "n1", 2, commit=7, round=0))
 
 
-def test_a_message_to_somebody_else_is_refused() -> None:
+def test_a_message_to_another_member_is_refused() -> None:
     core, _ = member()
     with pytest.raises(InvalidInput, match="message to n2 was delivered to n1"):
         core.step(Heartbeat("n3", "n2", 1, commit=0, round=0))
 
 
-def test_answers_of_strangers_and_of_other_terms_count_for_nothing() -> None:
+def test_answers_of_non_members_and_of_other_terms_are_ignored() -> None:
     core, storage = member()
     core.campaign()
     work(core, storage)
@@ -156,7 +156,7 @@ def test_a_second_answer_of_the_same_voter_is_not_counted() -> None:
     assert core.status().role is Role.PRE_CANDIDATE
 
 
-def test_an_acknowledgement_of_one_who_is_no_member_commits_nothing() -> None:
+def test_an_acknowledgement_of_a_non_member_commits_nothing() -> None:
     core, storage = member(Config(frozenset(("n1", "n2"))))
     core.campaign()
     work(core, storage)
@@ -187,7 +187,7 @@ def test_a_member_cannot_have_more_than_its_leader() -> None:
         core.step(AppendReply("n2", "n1", 1, 99))
 
 
-def test_a_restart_goes_on_with_term_vote_log_and_members() -> None:
+def test_a_restart_keeps_term_vote_log_and_members() -> None:
     core, storage = member(THREE, 1, 1)
     core.step(VoteRequest("n2", "n1", 3, 2, 1))
     work(core, storage)
@@ -207,7 +207,7 @@ def test_a_vote_waits_for_the_write_that_was_handed_out_before_it() -> None:
     first = core.ready()
     assert first.append is not None
     assert first.messages == []
-    # Asked again while the write is under way, it answers twice, but not sooner.
+    # Asked again while the write is in progress, it answers twice, but not sooner.
     core.step(VoteRequest("n2", "n1", 1, 0, 0))
     assert core.ready().messages == []
     storage.write(first.append)
@@ -229,7 +229,7 @@ def test_the_same_calls_make_the_same_messages() -> None:
     assert len(play()) >= 4
 
 
-def test_a_refusal_says_why_where_to_go_and_can_be_sent_on() -> None:
+def test_a_refusal_has_a_reason_and_a_leader_and_can_be_pickled() -> None:
     core, _ = member(THREE, 1)
     core.step(Heartbeat("n2", "n1", 1, commit=0, round=0))
     with pytest.raises(ProposalDropped) as refused:

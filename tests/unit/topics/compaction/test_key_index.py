@@ -1,4 +1,4 @@
-"""Making a key index: what each kind of entry becomes, what is dropped, what is made again."""
+"""Key indexes: rows of each kind of entry, what is dropped, what is rebuilt."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_keys_are_compared_by_their_bytes() -> None:
     assert (empty.hash, empty.flags) == (hashed(b""), 0)
 
 
-def test_a_key_that_is_said_to_be_null_is_none() -> None:
+def test_a_key_flagged_as_null_is_no_key() -> None:
     assert (
         flags_of(
             single(None),
@@ -202,12 +202,12 @@ OPAQUE_ENTRIES = {
 
 
 @pytest.mark.parametrize("name", OPAQUE_ENTRIES)
-def test_what_cannot_be_read_is_kept_as_a_whole(name: str) -> None:
+def test_an_undecodable_batch_is_kept_as_a_whole(name: str) -> None:
     body, messages = OPAQUE_ENTRIES[name]
     (row,), facts = index(sealed(body))
     assert (row.slot, row.slots, row.flags, row.group) == (-1, 1, OPAQUE, messages)
     assert row.length == 32 + len(body)
-    # Where the metadata cannot be read, the frame's time stands in for it.
+    # Where the metadata cannot be read, the frame's time is used.
     assert row.publish_ms == TIME_MS + 5 * (name in {"no metadata", "nothing at all"})
     assert (facts.messages, facts.opaque) == (1, 1)
 
@@ -224,7 +224,7 @@ def test_a_shrunk_batch_has_only_the_slots_that_its_metadata_lists() -> None:
 
 
 @pytest.mark.parametrize("slots", [[], [1], [1, 1], [3, 1], [-1, 2], [1, 5], [0, 1, 2]])
-def test_a_shrunk_batch_whose_list_is_absurd_is_opaque(slots: list[int]) -> None:
+def test_a_shrunk_batch_with_an_invalid_list_is_opaque(slots: list[int]) -> None:
     body = batch(message("b"), message("d"), num_messages_in_batch=5, compacted_batch_indexes=slots)
     # A list that is too short leaves bytes over; the messages that are there are as it says.
     expected = [0] if slots == [1] else [OPAQUE]
@@ -237,17 +237,17 @@ def test_slots_that_were_compacted_out_the_old_way_have_no_row() -> None:
     assert [(row.slot, row.slots) for row in rows_of(body)] == [(1, 4), (3, 4)]
 
 
-def test_metadata_of_another_broker_in_front_is_passed_over() -> None:
+def test_metadata_of_another_broker_is_skipped() -> None:
     body = b"\x0e\x02" + (3).to_bytes(4, "big") + b"abc" + single("key")
     assert rows_of(body)[0].hash == hashed(b"key")
 
 
-def test_properties_are_passed_over() -> None:
+def test_properties_are_skipped() -> None:
     properties = [KeyValue(key="a" * 300, value="b")] * 3
     assert rows_of(single("key", properties=properties))[0].hash == hashed(b"key")
 
 
-def test_of_each_key_the_last_message_is_kept() -> None:
+def test_the_last_message_of_each_key_is_kept() -> None:
     assert places_of(
         single("a"),
         single("b"),
@@ -293,7 +293,7 @@ def test_parts_go_with_a_superseded_message_and_its_last_chunk_stays() -> None:
     assert places_of(*older, *newer) == [(2, -1), (3, -1), (4, -1)]
 
 
-def test_parts_whose_last_chunk_has_not_come_stay() -> None:
+def test_parts_without_their_last_chunk_stay() -> None:
     begun = chunks("k", "p-1", 3)[:2]
     assert places_of(*begun, single("k")) == [(0, -1), (1, -1), (2, -1)]
 
@@ -320,7 +320,7 @@ def test_a_segment_without_entries_has_an_index() -> None:
     assert index(sealed()) == ([], IndexFacts(ORDER_PUBLISH, 0))
 
 
-def test_the_index_of_one_order_is_none_of_the_other() -> None:
+def test_the_index_of_one_order_is_not_used_for_the_other() -> None:
     task = sealed(single("a"))
     assert not has_index(task)
     run_index(task, lambda: None)
@@ -328,7 +328,7 @@ def test_the_index_of_one_order_is_none_of_the_other() -> None:
     assert not has_index(replace(task, order=ORDER_EVENT))
 
 
-def test_a_damaged_index_is_not_one_and_making_it_again_gives_the_same_bytes() -> None:
+def test_a_damaged_index_counts_as_missing_and_is_rebuilt_with_the_same_bytes() -> None:
     fs = MemoryFileSystem()
     task = seal(fs, [single("a"), batch(message("b"), message("a"))])
     run_index(task, lambda: None)
@@ -352,7 +352,7 @@ def test_a_damaged_segment_gets_no_index() -> None:
     assert not has_index(task)
 
 
-def test_it_stops_when_it_is_told_to() -> None:
+def test_indexing_stops_when_cancelled() -> None:
     def check() -> None:
         raise RunCancelled("enough")
 
@@ -362,7 +362,7 @@ def test_it_stops_when_it_is_told_to() -> None:
     assert not has_index(task)
 
 
-def test_a_task_goes_to_another_process() -> None:
+def test_a_task_can_be_pickled() -> None:
     task = IndexTask(LocalFileSystem(), "/data", sealed().segment, LOG_ID, 0, Budget())
     sent = pickle.loads(pickle.dumps(task))
     assert (sent.directory, sent.segment, sent.budget) == ("/data", task.segment, task.budget)

@@ -1,4 +1,4 @@
-"""A node whose topics are compacted by somebody else: a dictionary, which has no file of ours."""
+"""A node whose topics are compacted by another service, here a dictionary."""
 
 from __future__ import annotations
 

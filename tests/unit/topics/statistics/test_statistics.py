@@ -1,4 +1,4 @@
-"""What a topic says of itself; the numbers are compared with counting what is there."""
+"""The statistics of a topic, compared with counts of its messages."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_stats_of_partitions_add_up(topic: Topic) -> None:
     assert one["subscriptions"]["s"]["msgBacklog"] == 2, "the parts stay as they are"
 
 
-def test_what_a_reader_was_given_still_counts_when_it_has_gone(topic: Topic) -> None:
+def test_counters_keep_the_messages_of_disconnected_readers(topic: Topic) -> None:
     for _ in range(3):
         topic.append(value=bytes(50))
     subscription = topic.subscription("r", SubscriptionType.EXCLUSIVE, durable=False, start=0)

@@ -12,16 +12,16 @@ import pytest
 
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import CONNECT_BYTES_MAX, encode_command
+from tests.hostile.node import WatchedNode, watched_node
 from tests.patience import PROCESS_S_MAX, wait_until
 from tests.protocol.raw import RawClient, Type, send_frame
-from tests.strangers.node import WatchedNode, watched_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 MIB = 2**20
-STRANGERS = 150
+CLIENTS = 150
 FRAME_BYTES = 5 * MIB
 UNFINISHED = struct.pack(">II", FRAME_BYTES, FRAME_BYTES - 4)
 REQUEST = b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: node\r\n"
@@ -35,7 +35,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def strangers(port: int, count: int, data: bytes) -> Iterator[list[socket.socket]]:
+def hostile_clients(port: int, count: int, data: bytes) -> Iterator[list[socket.socket]]:
     """Connections that send some bytes, as many as the node takes, and then nothing."""
     with ExitStack() as stack:
         found = []
@@ -71,7 +71,7 @@ def idle(node: WatchedNode) -> None:
     wait_until(lambda: node.sockets <= 4)
 
 
-def test_strangers_with_large_frames(tmp_path: Path, secret: Path) -> None:
+def test_large_frames_of_unauthenticated_clients(tmp_path: Path, secret: Path) -> None:
     """Neither one that says nothing, nor one whose token is bad, is taken at its word."""
     connect = wire.BaseCommand(type=Type.CONNECT)
     connect.connect.client_version = "stranger"
@@ -83,10 +83,10 @@ def test_strangers_with_large_frames(tmp_path: Path, secret: Path) -> None:
         half = UNFINISHED + bytes(FRAME_BYTES // 2)
         small = struct.pack(">II", CONNECT_BYTES_MAX - 4, 100) + bytes(CONNECT_BYTES_MAX // 2)
         for data in (half, begun + half, small, begun + small):
-            with strangers(node.port, STRANGERS, data):
+            with hostile_clients(node.port, CLIENTS, data):
                 assert node.memory_bytes - before < 40 * MIB
         for data in (b"", half, small):
-            with strangers(node.port, 10, data) as found:
+            with hostile_clients(node.port, 10, data) as found:
                 assert all(map(hung_up, found))
         idle(node)
 
@@ -111,7 +111,7 @@ def test_frames_that_are_never_finished(tmp_path: Path) -> None:
 
 
 def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
-    """The time begins anew with each frame, and a client that says little is not hung up on."""
+    """The time starts again with each frame, and a client that says little is not hung up on."""
     with (
         watched_node(tmp_path / "data", frame_timeout_ms=3000) as node,
         RawClient(node.port) as one,
@@ -132,7 +132,7 @@ def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
 def test_connections_are_counted(tmp_path: Path, limit: str) -> None:
     with watched_node(tmp_path / "data", **{limit: 20}) as node:
         for port, hello in ((node.port, b""), (node.http_port, b"")):
-            with strangers(port, 20, hello), strangers(port, 30, hello) as refused:
+            with hostile_clients(port, 20, hello), hostile_clients(port, 30, hello) as refused:
                 assert all(map(hung_up, refused))
             idle(node)
         assert limit in node.logged()
@@ -150,7 +150,7 @@ def test_requests_that_are_never_finished(tmp_path: Path) -> None:
         with ExitStack() as stack:
             found = []
             for data in (b"", b"G", REQUEST, REQUEST + b"X: " + b"a" * 30_000, body):
-                found += stack.enter_context(strangers(node.http_port, STRANGERS, data))
+                found += stack.enter_context(hostile_clients(node.http_port, CLIENTS, data))
             assert node.memory_bytes - before < 100 * MIB
             assert all(map(hung_up, found))
         idle(node)
@@ -176,20 +176,20 @@ def test_headers_that_come_a_byte_at_a_time(tmp_path: Path) -> None:
 
 def test_headers_without_end(tmp_path: Path) -> None:
     data = REQUEST + b"X: " + b"a" * MIB
-    with watched_node(tmp_path / "data") as node, strangers(node.http_port, 1, data) as found:
+    with watched_node(tmp_path / "data") as node, hostile_clients(node.http_port, 1, data) as found:
         assert hung_up(found[0])
 
 
-def test_what_is_no_http_leaves_no_traceback(tmp_path: Path) -> None:
+def test_invalid_http_leaves_no_traceback(tmp_path: Path) -> None:
     post = b"POST %b HTTP/1.1\r\nHost: node\r\n"
     chunks = post % b"/admin/v2/brokers/health" + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
     cut = post % b"/topics/persistent/public/default/t" + b"Content-Length: 100\r\n\r\n{"
     with watched_node(tmp_path / "data") as node:
         for data in (chunks, cut):
-            with strangers(node.http_port, 1, data) as found:
+            with hostile_clients(node.http_port, 1, data) as found:
                 if data is chunks:
                     assert found[0].recv(12) == b"HTTP/1.1 400"
-        with strangers(node.http_port, 1, REQUEST + b"\r\n") as found:
+        with hostile_clients(node.http_port, 1, REQUEST + b"\r\n") as found:
             assert found[0].recv(12) == b"HTTP/1.1 200", "and what came before is dealt with"
         logged = node.logged()
     assert "Traceback" not in logged
@@ -198,9 +198,9 @@ def test_what_is_no_http_leaves_no_traceback(tmp_path: Path) -> None:
 def test_hundreds_of_headers_are_not_parsed(tmp_path: Path) -> None:
     many, enough = (REQUEST + b"a:b\r\n" * count + b"\r\n" for count in (6000, 150))
     with watched_node(tmp_path / "data") as node:
-        with strangers(node.http_port, 1, many) as found:
+        with hostile_clients(node.http_port, 1, many) as found:
             assert hung_up(found[0])
-        with strangers(node.http_port, 1, enough) as found:
+        with hostile_clients(node.http_port, 1, enough) as found:
             assert found[0].recv(12) == b"HTTP/1.1 200"
 
 
@@ -209,6 +209,6 @@ def test_a_request_without_a_token_is_not_read(tmp_path: Path, secret: Path) -> 
     head = b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n"
     with (
         watched_node(tmp_path / "data", token_secret_file=secret) as node,
-        strangers(node.http_port, 1, head + b"{") as found,
+        hostile_clients(node.http_port, 1, head + b"{") as found,
     ):
         assert found[0].recv(100).startswith(b"HTTP/1.1 401")

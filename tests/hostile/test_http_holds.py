@@ -13,11 +13,11 @@ import pytest
 
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
+from tests.hostile.node import WatchedNode, watched_node
+from tests.hostile.test_holds import HOLD_MS_MAX
+from tests.hostile.worst_frames import bad_schemas
 from tests.patience import PROCESS_S_MAX, wait_until
 from tests.protocol.raw import RawClient, Type
-from tests.strangers.node import WatchedNode, watched_node
-from tests.strangers.test_holds import HOLD_MS_MAX
-from tests.strangers.worst_frames import bad_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_thousands_of_clients_of_a_topic(
 
 
 @pytest.mark.parametrize("kind", ["Shared", "producers", "subscriptions"])
-def test_thousands_of_clients_are_sent_away(
+def test_thousands_of_clients_are_disconnected(
     node: WatchedNode, client: httpx.Client, kind: str
 ) -> None:
     """By a seek, and when the topic is unloaded; metrics are read before that."""

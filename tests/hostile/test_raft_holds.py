@@ -14,8 +14,8 @@ import pytest
 from lithify.raft.client.client import RaftClient
 from lithify.raft.kv.client import KvClient
 from lithify.raft.net.client_operations import Address, ClientOperation, OperationRefused
+from tests.hostile.node import WatchedNode, watched_raft_node
 from tests.patience import PROCESS_S_MAX
-from tests.strangers.node import WatchedNode, watched_raft_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

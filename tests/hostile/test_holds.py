@@ -8,8 +8,8 @@ import pytest
 
 from lithify.pulsar.authorization import FREE, NEEDS
 from lithify.pulsar.wire import wire_pb2 as wire
-from tests.strangers.node import watched_node
-from tests.strangers.worst_frames import WORST, Crowd
+from tests.hostile.node import watched_node
+from tests.hostile.worst_frames import WORST, Crowd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 Each has a thread. They share a few clients, that is connections: one that the broker drops takes
 several of them with it, and the client brings them back. Besides, a producer closes, now and then
-with messages under way, and opens again, and so does a consumer, with messages it did not take.
+with messages in flight, and opens again, and so does a consumer, with messages it did not take.
 
 The process is told what to do by lines:
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 CLIENTS = 10
 LIFE_MESSAGES = (20, 400)
-"""After so many messages, at least and at most, one closes and opens again."""
+"""After this many messages, at least and at most, one closes and opens again."""
 BURST = 5
-"""So many are sent before their receipts are waited for: consumers have to keep up."""
+"""This many are sent before their receipts are waited for: consumers have to keep up."""
 TAKE_MS = 500
 MORE_SECONDS_MAX = 0.5
 KINDS = ("Exclusive", "Shared", "Failover", "KeyShared")

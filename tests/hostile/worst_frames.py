@@ -22,7 +22,7 @@ from tests.protocol.raw import RawClient, Type, send_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.strangers.node import WatchedNode
+    from tests.hostile.node import WatchedNode
 
 TINY = 3000
 """Messages of a few bytes in a topic."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
+from tests.hostile.node import watched_node
+from tests.hostile.test_holds import HOLD_MS_MAX
 from tests.protocol.raw import RawClient, Type
-from tests.strangers.node import watched_node
-from tests.strangers.test_holds import HOLD_MS_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,19 +25,19 @@ def test_pings_of_a_hundred_connections(tmp_path: Path) -> None:
     command.ping.SetInParent()
     pings = encode_command(command) * PINGS
     with watched_node(tmp_path / "data") as node, ExitStack() as stack:
-        strangers = [
+        clients = [
             stack.enter_context(RawClient(node.port, source="127.0.0.2"))
             for _ in range(CONNECTIONS)
         ]
         node.longest_hold()
 
-        def answered(stranger: RawClient) -> None:
+        def answered(client: RawClient) -> None:
             for _ in range(PINGS):
-                stranger.expect(Type.PONG)
+                client.expect(Type.PONG)
 
-        for stranger in strangers:
-            stranger.send(pings)
-        readers = [threading.Thread(target=answered, args=(each,)) for each in strangers]
+        for client in clients:
+            client.send(pings)
+        readers = [threading.Thread(target=answered, args=(each,)) for each in clients]
         for reader in readers:
             reader.start()
         for reader in readers:

@@ -1,8 +1,8 @@
-"""Many clients in one event loop, made by hand: the real one has threads of its own for each.
+"""Many scripted clients in one event loop: the real client starts threads for each connection.
 
-A producer sends numbers and keeps some of them under way. A consumer acknowledges what comes. Both
-hang up when they feel like it, also in the middle of a frame, and come back: a producer sends again
-what it has no receipt for, a consumer takes its subscription up again.
+A producer sends numbers and keeps some of them in flight. A consumer acknowledges what it receives.
+Both disconnect at random times, also in the middle of a frame, and reconnect: a producer resends
+what it has no receipt for, a consumer resumes its subscription.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PONG.pong.SetInParent()
 UNDER_WAY_MAX = 20
 PERMITS = 100
 LIFE_MESSAGES = (20, 400)
-"""After so many messages, at least and at most, a client hangs up."""
+"""After this many messages, at least and at most, a client hangs up."""
 
 
 class HungUp(Exception):

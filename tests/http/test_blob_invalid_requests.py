@@ -1,4 +1,4 @@
-"""What strangers send: every answer is below 500, says why in JSON, and changes nothing."""
+"""Invalid requests: every response is below 500, has a reason in JSON, and changes nothing."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_no_query_fails(node: Photos, query: str) -> None:
     check_refused(node.ask("GET", f"/blobs/photos/list?{query}"))
 
 
-def test_a_list_goes_on_from_any_number(node: Photos) -> None:
+def test_a_list_continues_from_any_number(node: Photos) -> None:
     for after, found in ((10**30, 0), (2**63, 0), (-(10**30), 1)):
         answer = node.ask("GET", f"/blobs/photos/list?after={after}")
         assert len(answer.json()["blobs"]) == found
@@ -136,7 +136,7 @@ def said(port: int, request: bytes) -> bytes:
         return connection.recv(12)
 
 
-def test_a_node_goes_on_whatever_bytes_come(tmp_path: Any) -> None:
+def test_a_node_continues_whatever_bytes_it_receives(tmp_path: Any) -> None:
     with served(tmp_path) as node, httpx.Client(base_url=node.http) as http:
         http.put("/blobs/photos", json=SHAPE | {"settings": {"triggers": ["admin"]}})
         place = http.post("/blobs/photos", content=b"pixels").headers["Location"]

@@ -1,6 +1,6 @@
 """Ten producers or ten compacted readers of one topic, real clients, in one process.
 
-    python compacted_crowd.py URL TOPIC LOG produce|read
+    python many_compacted_readers.py URL TOPIC LOG produce|read
 
 It says `ready` when all of them are at work. A line on its input ends it: producers stop, readers
 read on to the end of the topic. Then it prints one line of JSON:
@@ -36,7 +36,7 @@ SLOW_S = 0.01
 STEP = {True: 20, False: 2}
 """Restless or not: the rate of all producers lies in between."""
 LIFE_MESSAGES = (300, 3000)
-"""After so many, at least and at most, a restless reader begins again."""
+"""After this many, at least and at most, a restless reader begins again."""
 
 
 class Crowd:

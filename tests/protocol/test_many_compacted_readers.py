@@ -28,13 +28,13 @@ END_SECONDS_MAX = 120
 
 
 class Crowd:
-    """The process of `compacted_crowd.py`."""
+    """The process of `many_compacted_readers.py`."""
 
     def __init__(self, node: Served, log: Path, what: str) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
-                str(Path(__file__).with_name("compacted_crowd.py")),
+                str(Path(__file__).with_name("many_compacted_readers.py")),
                 node.pulsar,
                 f"persistent://{TOPIC}",
                 str(log),
