@@ -14,10 +14,21 @@ from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.scheduling.schedule import Observation, Trigger
-from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
+from lithify.errors import (
+    InvalidSetting,
+    LithifyError,
+    LogClosed,
+    RunCancelled,
+    RunFailed,
+    RunRefused,
+)
 from lithify.fs import MemoryFileSystem
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
+from lithify.raft.compaction.group_compaction import (
+    CompactionOutcome,
+    GroupCompaction,
+    RunWanted,
+)
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from tests.unit.raft.stored import LIMITS, Member
 
@@ -131,6 +142,34 @@ def test_a_failure_is_not_tried_again_at_once() -> None:
     assert due(found)
     assert found.compactor.failure is None
     assert found.spans[0] == (1, 1, 7)
+
+
+def test_a_request_that_waits_for_a_job_that_fails_is_carried_out() -> None:
+    found, ended = member(), list[Report | LithifyError]()
+    found.snapshot(31, [1, 7, 30])
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    outcome = job()
+    assert isinstance(outcome, CompactionOutcome)
+    outcome.failure = OSError("a file cannot be removed")
+    found.compactor.done(outcome)
+    assert due(found)
+    assert [type(each) for each in ended] == [Report]
+
+
+def test_what_waits_ends_with_the_error_of_the_cleanup_before_it() -> None:
+    found, ended = member(), list[object]()
+    found.compactor.request(RunWanted())
+    assert found.compactor.next_job() is not None
+    found.compactor.done(OSError("the disk is gone"))
+    found.compactor.request(RunWanted(ended=ended.append))
+    found.compactor.plan(ended.append)
+    assert found.compactor.next_job() is not None
+    found.compactor.done(OSError("the disk is still gone"))
+    assert [type(each) for each in ended] == [RunFailed, RunFailed]
+    assert "the disk is still gone" in str(ended[0])
+    assert found.compactor.next_job() is None, "it is not retried at once"
 
 
 @pytest.mark.parametrize(
