@@ -217,7 +217,8 @@ class LogRuns:
     @property
     def device(self) -> str:
         """The device of the log's directory."""
-        found = self._fs.stat(self._directory)
-        if found.is_symlink:
-            found = self._fs.stat(f"{self._directory}/.")
-        return str(found.device)
+        with typed_errors(self._directory):
+            found = self._fs.stat(self._directory)
+            if found.is_symlink:
+                found = self._fs.stat(f"{self._directory}/.")
+            return str(found.device)

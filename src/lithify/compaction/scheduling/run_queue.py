@@ -208,7 +208,8 @@ class RunQueue:
                 self._observe(each)
             except LogClosed:
                 continue
-            except LithifyError as error:
+            except (LithifyError, OSError) as error:
+                # One that cannot be read must not keep the others from being compacted.
                 log.warning("triggers cannot be evaluated", log=each.name, why=str(error))
         with self._changed:
             self._forget(kind, seen)
@@ -418,7 +419,8 @@ class RunQueue:
         result, outcome = self._run(request)
         with self._changed:
             self._schedule.finished(key, self.clock.now_ms(), result)
-            if result is not Result.DONE or work.trigger is Trigger.UNFINISHED:
+            if result is not Result.DONE or member.unfinished:
+                # Any run finishes an earlier one first: check again.
                 member.unfinished = None
             disk.running = None
             self._end(request, outcome)
