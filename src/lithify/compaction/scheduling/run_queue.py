@@ -169,7 +169,7 @@ class RunQueue:
         """Queue a run and return the request id, or raise `RunRefused`."""
         runs, key = scheduled.runs, _key(scheduled)
         if not waits:
-            self._check_free(scheduled)
+            self.check_free(scheduled)
         request = _Request(scheduled, run, request_id or new_request_id(), RunControl(waits=waits))
         disk = scheduled.device
         with self._changed:
@@ -184,7 +184,7 @@ class RunQueue:
             self._wake(member.disk)
         return request.request_id
 
-    def _check_free(self, scheduled: ScheduledLog) -> None:
+    def check_free(self, scheduled: ScheduledLog) -> None:
         """Raise `RunRefused` if a run would have to wait."""
         runs = scheduled.runs
         if self.is_busy(scheduled):
