@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import PositionOutOfRange, WriteFailed
+from lithify.errors import LogClosed, PositionOutOfRange, WriteFailed
 from lithify.fs import MemoryFileSystem
 from lithify.positions import DENSE, PACKED, pack
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
@@ -251,6 +252,36 @@ def test_closing_waits_for_the_file_that_a_roll_is_making(pool: ThreadPoolExecut
     with open_log(fs) as log:
         fill(log, 1)
         assert list(contents(log)) == [0, 1]
+
+
+def test_a_roll_that_waited_makes_no_file_in_a_log_that_was_closed_meanwhile(
+    pool: ThreadPoolExecutor,
+) -> None:
+    gate = Gate()
+
+    def fail() -> None:
+        gate.stop()
+        raise OSError(errno.ENOSPC, "no space")
+
+    faults = [Fault.parse("fsync *2.seg SLOW")]
+    fs = FaultyFileSystem(MemoryFileSystem(), faults, Hook(fail), record=True)
+    log = open_log(fs)
+    fill(log, 1)
+    first = pool.submit(log.roll)
+    gate.wait_until_reached()
+    waits = watch_rolls(log)
+    closing = pool.submit(log.abandon)
+    assert waits.waited.acquire(timeout=PATIENCE_S)
+    second = pool.submit(log.roll)
+    assert waits.waited.acquire(timeout=PATIENCE_S)
+    before = len(fs.trace)
+    gate.open()
+    closing.result(PATIENCE_S)
+    with pytest.raises(WriteFailed):
+        first.result(PATIENCE_S)
+    refused = isinstance(second.exception(PATIENCE_S), LogClosed)
+    made = [line for line in fs.trace[before:] if line.startswith("open_append")]
+    assert not (made and refused), "either it rolled before the log was closed, or not at all"
 
 
 def test_abandoning_waits_for_an_fsync_that_needs_the_file(pool: ThreadPoolExecutor) -> None:
