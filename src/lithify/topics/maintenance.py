@@ -92,7 +92,9 @@ class Maintenance:
         if keep_from > self._keep_from:
             # Recovery replays the log after the snapshot of the producers, so the snapshot must
             # cover everything that is about to be dropped.
-            yield from topic.writer.saving_producers()
+            saved = yield from topic.writer.saving_producers(topic.compaction.reserve.if_full)
+            if not saved:
+                return
         self._keep_from = keep_from
 
     def _checking_backlogs(self, limit: int) -> Steps[None]:

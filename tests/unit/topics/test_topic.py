@@ -301,6 +301,22 @@ def test_the_library_switches_deduplication_with_its_next_message() -> None:
     assert bench.topic.writer.deduplication is None
 
 
+def test_nothing_is_dropped_before_the_progress_of_the_producers_is_saved() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    bench = Bench(fs, segment_bytes_max=1024, deduplicates=lambda: True)
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    fs.add(Fault("rename", "/t/producers*", count=None))
+    bench.append(80)
+    segments = len(bench.topic.log.manifest.segments)
+    assert segments > 3
+    for _ in range(3):
+        bench.maintain()
+        assert len(bench.topic.log.manifest.segments) == segments
+    fs.clear()
+    bench.maintain()
+    assert len(bench.topic.log.manifest.segments) == 1
+
+
 def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:
     bench = Bench(segment_bytes_max=1024)
     bench.topic.policies = lambda: Policies(retention_ms=0)

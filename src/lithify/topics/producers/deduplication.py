@@ -32,8 +32,8 @@ file exists as long as deduplication is on. To open:
 
 So after a crash at any time the progress is that of the entries in the log. A snapshot is due every
 `snapshot_entries` (`save_due`), which bounds step 3. The owner triggers it; `close` writes the last
-one. A failed snapshot is reported and retried later: it only saves time, unless the head of the log
-has been dropped since.
+one. A failed snapshot is reported and retried later. The owner drops no entries from the log while
+`is_behind`: a replay could not find them.
 
 At most `producers_max` producers are tracked, those that wrote last.
 
@@ -207,6 +207,8 @@ class Deduplication:
         self._position = NO_POSITION
         self._unsaved_entries = 0
         self._discarded = False
+        self.is_behind = False
+        """Did the last attempt to write a snapshot fail?"""
         self._saving = threading.Lock()
         if fs.exists(path):
             usable = self._load()
@@ -415,7 +417,7 @@ class Deduplication:
 
     def saving(self) -> Callable[[], None] | None:
         """Return a function that writes the current snapshot in any thread; None if unchanged."""
-        if not self._unsaved_entries:
+        if not (self._unsaved_entries or self.is_behind):
             return None
         self._unsaved_entries = 0
         return partial(self._save, self._position, self._rows())
@@ -426,7 +428,9 @@ class Deduplication:
     def _save(self, position: int, rows: list[tuple[str, ProducerProgress]]) -> None:
         try:
             self._write(position, rows)
+            self.is_behind = False
         except (OSError, LithifyError) as error:
+            self.is_behind = True
             self._events(WriteRefused(self._log.directory, self._path, str(error)))
 
     def _write(self, position: int, rows: list[tuple[str, ProducerProgress]]) -> None:
