@@ -16,7 +16,8 @@ from lithify.positions import pack
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
-from tests.http.compacting import AT, NAMESPACE, Halted, fill, finished
+from tests.hooked_jobs import Halted
+from tests.http.compacting import AT, NAMESPACE, fill, finished
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.compacting import AT, Halted, fill, finished
+from tests.hooked_jobs import Halted
+from tests.http.compacting import AT, fill, finished
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 

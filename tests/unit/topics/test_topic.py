@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.errors import WriteFailed
+from lithify.errors import LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.remove_tree import remove_tree
@@ -24,6 +25,8 @@ from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
+from tests.hooked_jobs import Halted
+from tests.patience import PROCESS_S_MAX
 from tests.unit.topics.segments import batch, message, single
 
 if TYPE_CHECKING:
@@ -315,6 +318,31 @@ def test_nothing_is_dropped_before_the_progress_of_the_producers_is_saved() -> N
     fs.clear()
     bench.maintain()
     assert len(bench.topic.log.manifest.segments) == 1
+
+
+def test_closing_stops_a_dry_run() -> None:
+    bench = Bench(segment_bytes_max=1024)
+    bench.append(80)
+    jobs, ended = Halted(), list[BaseException]()
+
+    def plan() -> None:
+        try:
+            bench.topic.compaction.plan(jobs)
+        except LithifyError as error:
+            ended.append(error)
+
+    planning = threading.Thread(target=plan)
+    planning.start()
+    assert jobs.begun.wait(PROCESS_S_MAX)
+    closing = threading.Thread(target=bench.topic.close)
+    closing.start()
+    closing.join(PROCESS_S_MAX)
+    stopped = not closing.is_alive()
+    jobs.go_on.set()
+    planning.join()
+    closing.join()
+    assert stopped
+    assert [type(error) for error in ended] == [LogClosed]
 
 
 def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:
