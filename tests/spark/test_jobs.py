@@ -163,6 +163,19 @@ def test_a_job_that_waits_for_a_thread_is_cancelled_and_never_begins(
     assert not begun.exists()
 
 
+def test_a_job_that_waits_for_another_of_the_worker_is_cancelled_and_never_begins() -> None:
+    jobs = WorkerJobs(CLOCK)
+
+    def check() -> None:
+        raise RunCancelled("enough")
+
+    job = jobs.run("double", tasks.double, [1], check=check, progress=ignore_progress)
+    with jobs._turn, pytest.raises(RunCancelled, match="enough"):
+        list(job)
+    assert jobs.pid is None
+    assert jobs._turn.acquire(blocking=False)
+
+
 class HeldContext:
     """That of a session, in which a job begins only after somebody has cancelled it."""
 

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,7 +92,7 @@ class WorkerJobs:
         """See `Jobs.run`."""
         if not tasks:
             return
-        with self._turn:
+        with self._taken(check):
             try:
                 if self._connection is None:
                     progress(STARTING, 0, 0)
@@ -105,6 +105,16 @@ class WorkerJobs:
                 ) from error
             finally:
                 self._used_s = self._clock.monotonic_s()
+
+    @contextmanager
+    def _taken(self, check: Callable[[], None]) -> Iterator[None]:
+        """Take the worker; `check` may end the wait for the job of another run."""
+        while not self._turn.acquire(timeout=POLL_S):
+            check()
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _started(self, check: Callable[[], None]) -> Connection:
         if self._connection is not None:
