@@ -176,6 +176,15 @@ def test_a_job_that_waits_for_another_of_the_worker_is_cancelled_and_never_begin
     assert jobs._turn.acquire(blocking=False)
 
 
+def test_after_closing_no_job_starts_another_worker() -> None:
+    jobs = WorkerJobs(CLOCK)
+    jobs.close()
+    job = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
+    with pytest.raises(JobFailed, match="the node is stopping"):
+        list(job)
+    assert jobs.pid is None
+
+
 class HeldContext:
     """That of a session, in which a job begins only after somebody has cancelled it."""
 

@@ -72,6 +72,7 @@ class WorkerJobs:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._used_s = 0.0
+        self._closed = False
         self.slots = os.cpu_count() or 1
 
     @property
@@ -93,6 +94,9 @@ class WorkerJobs:
         if not tasks:
             return
         with self._taken(check):
+            if self._closed:
+                # Another worker would outlive the node that is stopping, or keep it from that.
+                raise JobFailed(name, "the node is stopping")
             try:
                 if self._connection is None:
                     progress(STARTING, 0, 0)
@@ -189,7 +193,8 @@ class WorkerJobs:
                 self._turn.release()
 
     def close(self) -> None:
-        """Stop the worker; a job in progress fails."""
+        """Stop the worker; a job in progress fails, and so do later ones."""
+        self._closed = True
         self._stop()
 
     def _wait_for_exit(self) -> str:
