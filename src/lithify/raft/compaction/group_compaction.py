@@ -232,13 +232,15 @@ class GroupCompaction:
         """Stop: the run in progress and all requests, also later ones, end with the error."""
         self._closed = error
         current = [] if self._current is None else [self._current]
+        for wanted in current:
+            # It may not have begun: then the runs do not know it yet.
+            self.runs.interrupt(wanted.control)
         requests, plans = [*current, *self._requests], [*self._planning, *self._plans]
         self._current, self._requests, self._planning, self._plans = None, [], [], []
         for wanted in requests:
             wanted.ended(error)
         for ended in plans:
             ended(error)
-        self.runs.interrupt()
 
     @property
     def is_running(self) -> bool:

@@ -21,6 +21,7 @@ from lithify.errors import (
     RunCancelled,
     RunFailed,
     RunRefused,
+    RunSuspended,
 )
 from lithify.fs import MemoryFileSystem
 from lithify.raft.compaction import merge_targets
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.compaction.limits.budget import DiskTurn
+    from lithify.events import OrphanRemoved
     from lithify.log.manifest import Manifest
 
 BY_CALL = {"after_drops": None}
@@ -372,6 +374,25 @@ def test_nobody_waits_for_a_group_that_is_closed() -> None:
     found.compactor.plan(plans.append)
     assert (told, plans) == ([error, error], [error, error])
     assert not due(found)
+
+
+def test_closing_stops_a_run_that_is_about_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = sparse()
+    found.compactor.request(RunWanted())
+    job = found.compactor.next_job()
+    assert job is not None
+    named = found.compactor._named
+    sweep = named.sweep
+
+    def closing() -> list[OrphanRemoved]:
+        monkeypatch.setattr(named, "sweep", sweep)
+        found.compactor.close(LogClosed("it is gone"))
+        return sweep()
+
+    monkeypatch.setattr(named, "sweep", closing)
+    outcome = job()
+    assert isinstance(outcome.failure, RunSuspended)
+    assert outcome.report is None
 
 
 def test_a_hold_keeps_segments_from_drops_and_runs_and_a_dry_run_names_it() -> None:
