@@ -214,9 +214,9 @@ class RunQueue:
         with self._changed:
             self._forget(kind, seen)
             now_ms = self.clock.now_ms()
-            due = {m.disk for key, m in self._members.items() if self._schedule.calls(key, now_ms)}
-            for device in due:
-                self._wake(device)
+            for device in {member.disk for member in self._members.values()}:
+                if self._schedule.due(device, now_ms) is not None:
+                    self._wake(device)
 
     def _observe(self, each: ScheduledLog) -> None:
         """Update the observation of one log."""
@@ -327,8 +327,8 @@ class RunQueue:
         gone = [
             key
             for key, member in self._members.items()
-            if member.log.runs.kind == kind
-            and key not in seen
+            if key not in seen
+            and member.log.runs.kind == kind
             and not member.requests
             and not self._is_running(key)
         ]
@@ -354,8 +354,7 @@ class RunQueue:
         return self._running(key) is not None
 
     def _next(self, disk: _Disk) -> CompactNow | None:
-        work = self._schedule.next(disk.device, self.clock.now_ms())
-        return work if isinstance(work, CompactNow) else None
+        return self._schedule.due(disk.device, self.clock.now_ms())
 
     def _end(self, request: _Request, outcome: CompactionStatus) -> None:
         """Store the outcome of a request."""

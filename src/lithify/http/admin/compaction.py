@@ -74,8 +74,8 @@ async def run(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> Resp
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
 async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
     """Cancel runs that are in progress or wait for their turn; the topic is unchanged."""
-    cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
-    if not any(cancelled):
+    topics, call = await topics_at(broker, name), broker.topics.compactions.cancel
+    if not any(await asyncio.to_thread(lambda: [call(topic) for topic in topics])):
         raise RequestRefused(HTTPStatus.CONFLICT, f"topic {name} has no run in progress")
     return _done()
 

@@ -106,7 +106,7 @@ async def status(name: StoreName, service: BlobsHere, request: str | None = None
 async def cancel(name: StoreName, service: BlobsHere) -> Response:
     """Cancel the run that is in progress or waits for its turn; the store is unchanged."""
     await service.store(name)
-    if not service.stores.compactions.cancel(name):
+    if not await service.threads.step(service.stores.compactions.cancel, name):
         raise RequestRefused(HTTPStatus.CONFLICT, f"blob store {name} has no run in progress")
     return Response(status_code=204)
 
