@@ -18,6 +18,7 @@ from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, encode_entry
 from lithify.topics.messages.message_pb2 import LZ4, ZSTD, MessageMetadata
 from lithify.topics.retention import BacklogExceeded
@@ -315,6 +316,8 @@ def test_nothing_is_dropped_before_the_progress_of_the_producers_is_saved() -> N
     for _ in range(3):
         bench.maintain()
         assert len(bench.topic.log.manifest.segments) == segments
+    with pytest.raises(WriteFailed, match="producers"):
+        run_here(bench.topic.skipping_below(bench.topic.log.next_position))
     fs.clear()
     bench.maintain()
     assert len(bench.topic.log.manifest.segments) == 1

@@ -32,8 +32,8 @@ file exists as long as deduplication is on. To open:
 
 So after a crash at any time the progress is that of the entries in the log. A snapshot is due every
 `snapshot_entries` (`save_due`), which bounds step 3. The owner triggers it; `close` writes the last
-one. A failed snapshot is reported and retried later. The owner drops no entries from the log while
-`is_behind`: a replay could not find them.
+one. A failed snapshot is reported and retried later. The owner drops no entries from the log after
+a `failure`: a replay could not find them.
 
 At most `producers_max` producers are tracked, those that wrote last.
 
@@ -207,8 +207,8 @@ class Deduplication:
         self._position = NO_POSITION
         self._unsaved_entries = 0
         self._discarded = False
-        self.is_behind = False
-        """Did the last attempt to write a snapshot fail?"""
+        self.failure: LithifyError | None = None
+        """Why the last snapshot could not be written; None if it was."""
         self._saving = threading.Lock()
         if fs.exists(path):
             usable = self._load()
@@ -417,7 +417,7 @@ class Deduplication:
 
     def saving(self) -> Callable[[], None] | None:
         """Return a function that writes the current snapshot in any thread; None if unchanged."""
-        if not (self._unsaved_entries or self.is_behind):
+        if not (self._unsaved_entries or self.failure):
             return None
         self._unsaved_entries = 0
         return partial(self._save, self._position, self._rows())
@@ -426,12 +426,15 @@ class Deduplication:
         return [(name, each.durable) for name, each in self._producers.items()]
 
     def _save(self, position: int, rows: list[tuple[str, ProducerProgress]]) -> None:
+        self.failure = None
         try:
             self._write(position, rows)
-            self.is_behind = False
-        except (OSError, LithifyError) as error:
-            self.is_behind = True
-            self._events(WriteRefused(self._log.directory, self._path, str(error)))
+        except LithifyError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = WriteFailed(self._path, error)
+        if self.failure is not None:
+            self._events(WriteRefused(self._log.directory, self._path, str(self.failure)))
 
     def _write(self, position: int, rows: list[tuple[str, ProducerProgress]]) -> None:
         producers = [[name, *_fields_of(durable)] for name, durable in rows]

@@ -129,14 +129,14 @@ class TopicWriter:
 
     def saving_producers(
         self, guard: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> Steps[bool]:
-        """Write the deduplication snapshot, if deduplication is on; returns whether it is current.
+    ) -> Steps[None]:
+        """Write the deduplication snapshot, if deduplication is on; raises if that fails.
 
         `guard` is entered in the thread that writes.
         """
         deduplication = self.deduplication
         if deduplication is None:
-            return True
+            return
 
         def find() -> Callable[[], None] | None:
             save = deduplication.saving()
@@ -144,7 +144,8 @@ class TopicWriter:
 
         # The queue of the writer excludes other snapshots and appends meanwhile.
         yield DiskCall(self, find)
-        return not deduplication.is_behind
+        if deduplication.failure is not None:
+            raise deduplication.failure
 
     def append_entries(
         self,
