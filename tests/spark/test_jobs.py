@@ -12,7 +12,7 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import ignore_progress, no_check
-from lithify.errors import DamagedFile, JobFailed, RunCancelled, SparkUnreachable
+from lithify.errors import DamagedFile, JobFailed, LogClosed, RunCancelled, SparkUnreachable
 from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
 from lithify.pipeline.session_process import WorkerJobs
 from lithify.pipeline.spark_target import SparkTarget
@@ -180,7 +180,7 @@ def test_after_closing_no_job_starts_another_worker() -> None:
     jobs = WorkerJobs(CLOCK)
     jobs.close()
     job = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
-    with pytest.raises(JobFailed, match="the node is stopping"):
+    with pytest.raises(LogClosed, match="the node is stopping"):
         list(job)
     assert jobs.pid is None
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.compaction.tasks.jobs import no_check
 from lithify.compiled import KERNEL_CACHE, cache_to_offer
-from lithify.errors import JobFailed, LithifyError, RunCancelled
+from lithify.errors import JobFailed, LithifyError, LogClosed, RunCancelled
 from lithify.pipeline.jobs import SMALL_WEIGHT, SparkJobs
 from lithify.pipeline.spark_target import SparkTarget
 
@@ -96,7 +96,7 @@ class WorkerJobs:
         with self._taken(check):
             if self._closed:
                 # Another worker would outlive the node that is stopping, or keep it from that.
-                raise JobFailed(name, "the node is stopping")
+                raise LogClosed(f"job {name} was not started: the node is stopping")
             try:
                 if self._connection is None:
                     progress(STARTING, 0, 0)
