@@ -207,6 +207,7 @@ class Deduplication:
         self._position = NO_POSITION
         self._unsaved_entries = 0
         self._discarded = False
+        """Switched off or closed: no snapshot may be written."""
         self.failure: LithifyError | None = None
         """Why the last snapshot could not be written; None if it was."""
         self._saving = threading.Lock()
@@ -449,8 +450,11 @@ class Deduplication:
                 write_atomic(self._fs, self._path, line)
 
     def close(self) -> None:
-        """Write the last snapshot. Call before the log is closed."""
+        """Write the last snapshot. Call before the log is closed; no later one is written."""
         self.save()
+        with self._saving:
+            # The file may be that of a new topic in the same place.
+            self._discarded = True
 
     def discard(self) -> None:
         """Switch deduplication off: delete the snapshot and prevent later ones."""
