@@ -16,6 +16,8 @@ from lithify.positions import pack
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
+from tests.hooked_jobs import Halted
+from tests.http.compacting import AT, NAMESPACE, fill, finished
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 
@@ -25,41 +27,11 @@ if TYPE_CHECKING:
     from lithify.compaction.reports.report import Report
     from lithify.topics.topic import Topic
 
-AT = "/persistent/public/default/orders"
-NAMESPACE = "/namespaces/public/default"
-
 
 @pytest.fixture
 def node() -> Iterator[HttpNode]:
     with HttpNode() as node:
         yield node
-
-
-class Halted(LocalJobs):
-    """Jobs that begin when they are told to."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.go_on = threading.Event()
-
-    def run(self, name: str, function: Any, tasks: Any, **more: Any) -> Any:
-        self.begun.set()
-        while not self.go_on.wait(0.01):
-            more["check"]()
-        return super().run(name, function, tasks, **more)
-
-
-def fill(topic: Topic, messages: int, keys: int) -> None:
-    for number in range(messages):
-        topic.append(key=f"k{number % keys}", value=b"v%d" % number)
-
-
-def finished(node: HttpNode, at: str = AT) -> dict[str, str]:
-    """What a run that is in progress ends with."""
-    while True:
-        found: dict[str, str] = node.get(f"{at}/compaction")
-        if found["status"] != "RUNNING":
-            return found
 
 
 def view_of(topic: Topic) -> dict[bytes | None, bytes | None]:

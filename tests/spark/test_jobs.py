@@ -12,7 +12,7 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import ignore_progress, no_check
-from lithify.errors import DamagedFile, JobFailed, RunCancelled, SparkUnreachable
+from lithify.errors import DamagedFile, JobFailed, LogClosed, RunCancelled, SparkUnreachable
 from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
 from lithify.pipeline.session_process import WorkerJobs
 from lithify.pipeline.spark_target import SparkTarget
@@ -161,6 +161,28 @@ def test_a_job_that_waits_for_a_thread_is_cancelled_and_never_begins(
     again = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
     assert list(again) == [(0, 2)]
     assert not begun.exists()
+
+
+def test_a_job_that_waits_for_another_of_the_worker_is_cancelled_and_never_begins() -> None:
+    jobs = WorkerJobs(CLOCK)
+
+    def check() -> None:
+        raise RunCancelled("enough")
+
+    job = jobs.run("double", tasks.double, [1], check=check, progress=ignore_progress)
+    with jobs._turn, pytest.raises(RunCancelled, match="enough"):
+        list(job)
+    assert jobs.pid is None
+    assert jobs._turn.acquire(blocking=False)
+
+
+def test_after_closing_no_job_starts_another_worker() -> None:
+    jobs = WorkerJobs(CLOCK)
+    jobs.close()
+    job = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
+    with pytest.raises(LogClosed, match="the node is stopping"):
+        list(job)
+    assert jobs.pid is None
 
 
 class HeldContext:

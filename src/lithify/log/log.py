@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import filterfalse
@@ -116,6 +117,8 @@ class Log:
         self._appender = Appender(writes, self._syncer, self._roller, rule)
         self._segments = OpenSegments(fs, directory, writes.settings.open_files_max)
         self._pins = Pins(fs, directory, clock)
+        self._deleting = threading.Lock()
+        """Held while a retired file is deleted, and while the log is closed."""
 
     @classmethod
     def open(
@@ -296,6 +299,8 @@ class Log:
             with self._publisher.lock:
                 # Settling may replace the active segment, so it needs the write lock, which must
                 # not be taken while this one is held.
+                if self._writes.closed:
+                    raise LogClosed(f"{self.directory} is closed")
                 if self._publisher.settled:
                     return self._publisher.publish(edit, why, adopt=self._writes.adopt)
 
@@ -326,7 +331,8 @@ class Log:
             oldest = self._pins.oldest_generation()
         except OSError as error:
             raise WriteFailed(self.directory, error) from error
-        gone = self._publisher.delete(retired, oldest, self._segments.forget, pace)
+        forget, undisturbed = self._segments.forget, self._while_open
+        gone = self._publisher.delete(retired, oldest, forget, pace, undisturbed)
         done = Reclaimed(self.directory, len(gone), sum(r.file_bytes for r in gone))
         if gone:
             self.publish(
@@ -336,6 +342,14 @@ class Log:
             with self._events:
                 self._events.put(done)
         return done
+
+    @contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """Keep the log from being closed during the block."""
+        with self._deleting:
+            if self._writes.closed:
+                raise LogClosed(f"{self.directory} is closed")
+            yield
 
     def sweep(self) -> list[Event]:
         """Remove what compaction wrote and the manifest does not name."""
@@ -430,7 +444,10 @@ class Log:
                 writes.ended.wait()
             if writes.closed:
                 return
-            writes.closed = True
+            # The next owner may have files with the same names: no publish and no deletion may be
+            # in progress from here on.
+            with self._publisher.lock, self._deleting:
+                writes.closed = True
             writes.current.active.writer.file.close()
             self._segments.close()
             self._lock.release()

@@ -64,9 +64,11 @@ class Roller:
         """Create the next segment while other threads append, then roll."""
         writes = self._writes
         with writes.lock:
-            writes.check_usable()
             while writes.rolling:
                 writes.ended.wait()
+            # After the wait, during which the log may have been closed: the file of the next
+            # segment may then be another owner's.
+            writes.check_usable()
             if not writes.current.active.writer.entries:
                 return
             header = self._successor()

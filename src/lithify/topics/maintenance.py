@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.errors import WriteFailed
 from lithify.positions import NO_POSITION
 from lithify.topics.retention import LogHold, acknowledged_through, active_may_go, first_to_keep
 from lithify.topics.statistics.backlog import backlog
@@ -92,7 +93,11 @@ class Maintenance:
         if keep_from > self._keep_from:
             # Recovery replays the log after the snapshot of the producers, so the snapshot must
             # cover everything that is about to be dropped.
-            yield from topic.writer.saving_producers()
+            try:
+                yield from topic.writer.saving_producers(topic.compaction.reserve.if_full)
+            except WriteFailed:
+                # It is reported, and retried before anything is dropped.
+                return
         self._keep_from = keep_from
 
     def _checking_backlogs(self, limit: int) -> Steps[None]:

@@ -559,7 +559,7 @@ class Topic:
     def skipping_below(self, position: int) -> Steps[None]:
         """Acknowledge everything below a position for every subscription: it can be trimmed."""
         yield from self._skipping_below(min(position, self.last_position + 1))
-        yield from self.writer.saving_producers()
+        yield from self.writer.saving_producers(self.compaction.reserve.if_full)
 
     def _skipping_below(self, position: int) -> Steps[None]:
         for each in list(self.subscriptions.values()):

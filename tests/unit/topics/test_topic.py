@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.errors import WriteFailed
+from lithify.errors import LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.remove_tree import remove_tree
@@ -17,6 +18,7 @@ from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, encode_entry
 from lithify.topics.messages.message_pb2 import LZ4, ZSTD, MessageMetadata
 from lithify.topics.retention import BacklogExceeded
@@ -24,6 +26,8 @@ from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
+from tests.hooked_jobs import Halted
+from tests.patience import PROCESS_S_MAX
 from tests.unit.topics.segments import batch, message, single
 
 if TYPE_CHECKING:
@@ -299,6 +303,49 @@ def test_the_library_switches_deduplication_with_its_next_message() -> None:
     wanted = False
     bench.append(1)
     assert bench.topic.writer.deduplication is None
+
+
+def test_nothing_is_dropped_before_the_progress_of_the_producers_is_saved() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    bench = Bench(fs, segment_bytes_max=1024, deduplicates=lambda: True)
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    fs.add(Fault("rename", "/t/producers*", count=None))
+    bench.append(80)
+    segments = len(bench.topic.log.manifest.segments)
+    assert segments > 3
+    for _ in range(3):
+        bench.maintain()
+        assert len(bench.topic.log.manifest.segments) == segments
+    with pytest.raises(WriteFailed, match="producers"):
+        run_here(bench.topic.skipping_below(bench.topic.log.next_position))
+    fs.clear()
+    bench.maintain()
+    assert len(bench.topic.log.manifest.segments) == 1
+
+
+def test_closing_stops_a_dry_run() -> None:
+    bench = Bench(segment_bytes_max=1024)
+    bench.append(80)
+    jobs, ended = Halted(), list[BaseException]()
+
+    def plan() -> None:
+        try:
+            bench.topic.compaction.plan(jobs)
+        except LithifyError as error:
+            ended.append(error)
+
+    planning = threading.Thread(target=plan)
+    planning.start()
+    assert jobs.begun.wait(PROCESS_S_MAX)
+    closing = threading.Thread(target=bench.topic.close)
+    closing.start()
+    closing.join(PROCESS_S_MAX)
+    stopped = not closing.is_alive()
+    jobs.go_on.set()
+    planning.join()
+    closing.join()
+    assert stopped
+    assert [type(error) for error in ended] == [LogClosed]
 
 
 def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:

@@ -151,8 +151,9 @@ class BlobCompaction:
 
         Waits for the current run, or is refused without `waits`.
         """
-        with self.runs.turn(RunControl(waits=waits)):
-            found = self._compactor.plan(settings=self._checked(policy), jobs=jobs)
+        control, settings = RunControl(waits=waits), self._checked(policy)
+        with self.runs.dry_run(control):
+            found = self._compactor.plan(settings=settings, jobs=jobs, control=control)
         if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
             # A run would seal the active segment and judge it; a dry run does not.
             return replace(found, declined=None)

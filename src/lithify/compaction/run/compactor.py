@@ -198,18 +198,24 @@ class Compactor:
         """Was a run killed and not resumed yet?"""
         return self._journal.exists()
 
-    def plan(self, *, settings: RunSettings | None = None, jobs: Jobs | None = None) -> DryRun:
+    def plan(
+        self,
+        *,
+        settings: RunSettings | None = None,
+        jobs: Jobs | None = None,
+        control: RunControl | None = None,
+    ) -> DryRun:
         """Dry run: publishes nothing, and is not limited to a rate.
 
         The rule may write side files, which save the next run work.
         """
-        arguments = self._arguments(settings, jobs)
+        arguments = self._arguments(settings, jobs, control)
         settings, now_ms = arguments.settings, self._clock.now_ms()
         unlimited = replace(settings.budget, read_bytes_per_s=None, write_bytes_per_s=None)
         with self._log.pin("compaction plan"):
             manifest = self._log.manifest
             horizon = _horizon(manifest, self.holds)
-            allowance = Allowance(unlimited, self._clock)
+            allowance = Allowance(unlimited, self._clock, arguments.control.check)
             question = self._question(arguments, manifest, horizon.position, now_ms, allowance)
             stats, is_new = segment_stats(question, self._rule)
         is_new = is_new and settings.dead_sets

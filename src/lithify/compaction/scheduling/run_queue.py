@@ -169,7 +169,7 @@ class RunQueue:
         """Queue a run and return the request id, or raise `RunRefused`."""
         runs, key = scheduled.runs, _key(scheduled)
         if not waits:
-            self._check_free(scheduled)
+            self.check_free(scheduled)
         request = _Request(scheduled, run, request_id or new_request_id(), RunControl(waits=waits))
         disk = scheduled.device
         with self._changed:
@@ -184,7 +184,7 @@ class RunQueue:
             self._wake(member.disk)
         return request.request_id
 
-    def _check_free(self, scheduled: ScheduledLog) -> None:
+    def check_free(self, scheduled: ScheduledLog) -> None:
         """Raise `RunRefused` if a run would have to wait."""
         runs = scheduled.runs
         if self.is_busy(scheduled):
@@ -208,18 +208,15 @@ class RunQueue:
                 self._observe(each)
             except LogClosed:
                 continue
-            except LithifyError as error:
+            except (LithifyError, OSError) as error:
+                # One that cannot be read must not keep the others from being compacted.
                 log.warning("triggers cannot be evaluated", log=each.name, why=str(error))
         with self._changed:
             self._remove_missing(kind, seen)
             now_ms = self.clock.now_ms()
-            due = {
-                m.disk
-                for key, m in self._members.items()
-                if self._schedule.due_trigger(key, now_ms)
-            }
-            for device in due:
-                self._wake(device)
+            for device in {member.disk for member in self._members.values()}:
+                if self._schedule.due(device, now_ms) is not None:
+                    self._wake(device)
 
     def _observe(self, each: ScheduledLog) -> None:
         """Update the observation of one log."""
@@ -332,8 +329,8 @@ class RunQueue:
         missing = [
             key
             for key, member in self._members.items()
-            if member.log.runs.kind == kind
-            and key not in seen
+            if key not in seen
+            and member.log.runs.kind == kind
             and not member.requests
             and not self._is_running(key)
         ]
@@ -359,8 +356,7 @@ class RunQueue:
         return self._running(key) is not None
 
     def _next(self, disk: _Disk) -> CompactNow | None:
-        work = self._schedule.next(disk.device, self.clock.now_ms())
-        return work if isinstance(work, CompactNow) else None
+        return self._schedule.due(disk.device, self.clock.now_ms())
 
     def _end(self, request: _Request, outcome: CompactionStatus) -> None:
         """Store the outcome of a request."""
@@ -424,7 +420,8 @@ class RunQueue:
         result, outcome = self._run(request)
         with self._changed:
             self._schedule.finished(key, self.clock.now_ms(), result)
-            if result is not Result.DONE or work.trigger is Trigger.UNFINISHED:
+            if result is not Result.DONE or member.unfinished:
+                # Any run finishes an earlier one first: check again.
                 member.unfinished = None
             disk.running = None
             self._end(request, outcome)

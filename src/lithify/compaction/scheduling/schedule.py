@@ -61,6 +61,9 @@ BACKOFF_MS_MAX = 3_600_000
 NEVER_MS = -(1 << 62)
 """Earlier than any time: a log that had no turn yet."""
 
+FOREVER_MS = 1 << 62
+"""Later than any time."""
+
 
 class Trigger(StrEnum):
     """Why a run is due, by priority."""
@@ -155,6 +158,8 @@ class _Log:
     """Start of the current pause."""
     pause_ms: int = 0
     failures: int = 0
+    due_ms: int | None = None
+    """When its first run is due; None if it has changed since that was computed."""
 
     @property
     def retry_ms(self) -> int:
@@ -168,6 +173,7 @@ class Schedule:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._requests = 0
+        self._clock_ms = NEVER_MS
 
     def add(self, name: str, disk: str, since_ms: int | None) -> None:
         """Add a log with the start of its last run; None: a periodic run is due at once."""
@@ -177,7 +183,7 @@ class Schedule:
 
     def began(self, name: str, since_ms: int | None) -> None:
         """Set the start of the last run on a log; None: a periodic run is due at once."""
-        self._find(name).since_ms = since_ms
+        self._change(name).since_ms = since_ms
 
     def remove(self, name: str) -> None:
         """Remove a log, which must not be running."""
@@ -187,23 +193,27 @@ class Schedule:
 
     def observe(self, name: str, observation: Observation, now_ms: int) -> None:
         """Replace the observation of a log."""
-        log = self._find(name)
+        if self._find(name).observation == observation:
+            return
+        log = self._change(name)
         log.observation = observation
         log.unfinished_ms = _since(log.unfinished_ms, now_ms, holds=observation.unfinished)
         log.reached_ms = _since(log.reached_ms, now_ms, holds=bool(observation.reached))
+        # Now, as the caller may let others in before the next log, and not for all logs at once.
+        self._is_due(log, now_ms)
 
     def request(self, name: str, now_ms: int) -> None:
         """Add an admin request: after earlier requests, before all triggers."""
         self._requests += 1
-        self._find(name).requests.append(_Request(self._requests, now_ms))
+        self._change(name).requests.append(_Request(self._requests, now_ms))
 
     def withdraw_first(self, name: str) -> None:
         """Remove the oldest request for this log."""
-        del self._find(name).requests[0]
+        del self._change(name).requests[0]
 
     def withdraw(self, name: str, now_ms: int) -> None:
         """Remove all requests and triggers of this log, and pause its triggers."""
-        log = self._find(name)
+        log = self._change(name)
         log.requests.clear()
         log.since_ms = now_ms
         self._use_up(log)
@@ -211,19 +221,29 @@ class Schedule:
 
     def next(self, disk: str, now_ms: int) -> CompactNow | Wait:
         """The decision for `disk`. It stays the same until `started` or a new fact."""
+        work = self.due(disk, now_ms)
+        if work is not None:
+            return work
         logs = [log for log in self._logs.values() if log.disk == disk]
         for log in logs:
             if log.running is not None:
                 return Wait(None, f"{log.name} is running on disk {disk}")
-        candidates = {log.name: self._candidates(log, now_ms) for log in logs}
+        return self._wait(disk, [each for log in logs for each in self._candidates(log, now_ms)])
+
+    def due(self, disk: str, now_ms: int) -> CompactNow | None:
+        """The run that is due on `disk` now, if any; fast for very many logs of which few are."""
+        candidates: dict[str, list[_Candidate]] = {}
+        for log in self._logs.values():
+            if log.disk == disk:
+                if log.running is not None:
+                    return None
+                if self._is_due(log, now_ms):
+                    candidates[log.name] = self._candidates(log, now_ms)
         ready = [best for some in candidates.values() if (best := _best(some, now_ms))]
         if not ready:
-            return self._wait(disk, [each for some in candidates.values() for each in some])
+            return None
         waiting_ms = min(
-            max(
-                self._logs[best.name].turn_ms,
-                min(each.due_ms for each in candidates[best.name]),
-            )
+            max(self._logs[best.name].turn_ms, min(each.due_ms for each in candidates[best.name]))
             for best in ready
         )
         # The log whose last turn is the oldest never yields, so at least one is left.
@@ -236,14 +256,14 @@ class Schedule:
     def due_trigger(self, name: str, now_ms: int) -> Trigger | None:
         """The trigger that is due on a log, if it is not running."""
         log = self._logs.get(name)
-        if log is None or log.running is not None:
+        if log is None or log.running is not None or not self._is_due(log, now_ms):
             return None
         best = _best(self._candidates(log, now_ms), now_ms)
         return None if best is None else best.trigger
 
     def started(self, work: CompactNow, now_ms: int) -> None:
         """Record that the run from `next` has started."""
-        log = self._find(work.name)
+        log = self._change(work.name)
         for other in self._logs.values():
             if other.disk == log.disk and other.running is not None:
                 raise InvalidInput(
@@ -256,7 +276,7 @@ class Schedule:
 
     def finished(self, name: str, now_ms: int, result: Result) -> None:
         """Record that the run of `name` has ended."""
-        log = self._find(name)
+        log = self._change(name)
         trigger, log.running = log.running, None
         if trigger is None:
             raise InvalidInput(f"log {name} is not running, so its run cannot finish")
@@ -278,6 +298,18 @@ class Schedule:
         log.observation, log.unfinished_ms, log.reached_ms = NOTHING_DUE, None, None
 
     # --- candidates -------------------------------------------------------------------------
+
+    def _is_due(self, log: _Log, now_ms: int) -> bool:
+        """Is a run of this log due? Computed again only after a change."""
+        if now_ms < self._clock_ms:
+            # The clock was set back: times that are in the future now are moved.
+            for each in self._logs.values():
+                each.due_ms = None
+        self._clock_ms = now_ms
+        if log.due_ms is None:
+            candidates = self._candidates(log, now_ms)
+            log.due_ms = min((each.due_ms for each in candidates), default=FOREVER_MS)
+        return log.due_ms <= now_ms
 
     def _candidates(self, log: _Log, now_ms: int) -> list[_Candidate]:
         """All runs of this log, due or in the future."""
@@ -319,6 +351,12 @@ class Schedule:
         log = self._logs[first.name]
         what = "its pause ends" if first.due_ms == log.retry_ms else f"{first.trigger} run is due"
         return Wait(first.due_ms, f"next on disk {disk}: {first.name}, {what}")
+
+    def _change(self, name: str) -> _Log:
+        """The log, which is about to be changed."""
+        log = self._find(name)
+        log.due_ms = None
+        return log
 
     def _find(self, name: str) -> _Log:
         log = self._logs.get(name)

@@ -18,13 +18,13 @@ its report has the result. For a partitioned topic each request applies to all p
 
 import asyncio
 from dataclasses import asdict, fields
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 
 from lithify.compaction.reports.status import report_row
-from lithify.compaction.scheduling.run_queue import new_request_id
 from lithify.http.admin.definition_settings import (
     change_settings,
     change_topic_settings,
@@ -32,6 +32,7 @@ from lithify.http.admin.definition_settings import (
     topic_settings_of,
 )
 from lithify.http.admin.number_settings import add_namespace_number, add_topic_number
+from lithify.http.dry_runs import when_free
 from lithify.http.errors import RequestRefused
 from lithify.http.paths import BrokerDep, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
@@ -48,7 +49,6 @@ _NAMESPACE = "/namespaces/{tenant}/{namespace}"
 _THRESHOLD = "compaction_threshold_bytes"
 _NAMES = tuple(field.name for field in fields(TopicCompactionSettings))
 HISTORY_MAX = 1000
-POLL_S = 0.1
 REQUEST = "x-lithify-request"
 
 
@@ -66,17 +66,16 @@ async def run(name: TopicPath, broker: BrokerDep, *, wait: bool = True) -> Respo
     With `wait=false`, 409 if a run would have to wait for another one, or for the disk. The header
     `x-lithify-request` of the answer identifies these runs in requests for progress.
     """
-    request_id, ask = new_request_id(), broker.topics.compactions.request
-    for topic in await topics_at(broker, name):
-        await asyncio.to_thread(ask, topic, request_id, waits=wait)
+    topics, ask = await topics_at(broker, name), broker.topics.compactions.request_all
+    request_id = await asyncio.to_thread(ask, topics, waits=wait)
     return Response(status_code=204, headers={REQUEST: request_id})
 
 
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
 async def cancel(name: TopicPath, broker: BrokerDep) -> Response:
     """Cancel runs that are in progress or wait for their turn; the topic is unchanged."""
-    cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
-    if not any(cancelled):
+    topics, call = await topics_at(broker, name), broker.topics.compactions.cancel
+    if not any(await asyncio.to_thread(lambda: [call(topic) for topic in topics])):
         raise RequestRefused(HTTPStatus.CONFLICT, f"topic {name} has no run in progress")
     return _done()
 
@@ -108,10 +107,8 @@ async def plan(name: TopicPath, broker: BrokerDep, *, wait: bool = True) -> list
     jobs = broker.topics.compactions.queue.jobs
     rows = []
     for topic in await topics_at(broker, name):
-        while wait and topic.compaction.running:
-            # Not in a thread: it would be blocked during the whole run.
-            await asyncio.sleep(POLL_S)
-        rows.append(await asyncio.to_thread(plan_row, topic, jobs, waits=wait))
+        plan_once = partial(asyncio.to_thread, plan_row, topic, jobs, waits=False)
+        rows.append(await when_free(topic.compaction.runs, plan_once, wait=wait))
     return rows
 
 

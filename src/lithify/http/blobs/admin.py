@@ -19,7 +19,6 @@ Blobs whose id is one of these words cannot be reached over HTTP; generated ids 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
-import asyncio
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
@@ -35,6 +34,7 @@ from lithify.compaction.policies.plugins import check_policy
 from lithify.compaction.reports.status import report_row
 from lithify.errors import RunRefused
 from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName
+from lithify.http.dry_runs import when_free
 from lithify.http.errors import RequestRefused
 
 __all__ = ["router"]
@@ -42,7 +42,6 @@ __all__ = ["router"]
 router = APIRouter(prefix="/blobs/{store}", tags=["blobs"])
 
 HISTORY_MAX = 1000
-POLL_S = 0.1
 
 
 class NewRun(BaseModel):
@@ -87,11 +86,9 @@ async def run(
         if given.dry_run or dry_run:
             response.status_code = HTTPStatus.OK
             jobs = service.stores.compactions.queue.jobs
-            while wait and store.compaction.running:
-                # Not in a thread: it would be blocked during the whole run.
-                await asyncio.sleep(POLL_S)
-            plan = partial(plan_row, waits=wait)
-            return await service.threads.step(plan, name, store, policy, jobs)
+            plan = partial(plan_row, waits=False)
+            plan_once = partial(service.threads.step, plan, name, store, policy, jobs)
+            return await when_free(store.compaction.runs, plan_once, wait=wait)
         ask = partial(service.stores.compactions.request, waits=wait)
         request_id = await service.threads.step(ask, store, policy)
         return await status(name, service, request_id)
@@ -109,7 +106,7 @@ async def status(name: StoreName, service: BlobsDep, request: str | None = None)
 async def cancel(name: StoreName, service: BlobsDep) -> Response:
     """Cancel the run that is in progress or waits for its turn; the store is unchanged."""
     await service.store(name)
-    if not service.stores.compactions.cancel(name):
+    if not await service.threads.step(service.stores.compactions.cancel, name):
         raise RequestRefused(HTTPStatus.CONFLICT, f"blob store {name} has no run in progress")
     return Response(status_code=204)
 

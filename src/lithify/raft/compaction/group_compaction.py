@@ -62,6 +62,7 @@ from lithify.errors import (
     LogClosed,
     ReadFailed,
     RunCancelled,
+    RunFailed,
     RunRefused,
 )
 from lithify.events import SideFileSetAside
@@ -234,13 +235,15 @@ class GroupCompaction:
         """Stop: the run in progress and all requests, also later ones, end with the error."""
         self._closed = error
         current = [] if self._current is None else [self._current]
+        for wanted in current:
+            # It may not have begun: then the runs do not know it yet.
+            self.runs.interrupt(wanted.control)
         requests, plans = [*current, *self._requests], [*self._planning, *self._plans]
         self._current, self._requests, self._planning, self._plans = None, [], [], []
         for wanted in requests:
             wanted.ended(error)
         for ended in plans:
             ended(error)
-        self.runs.interrupt()
 
     @property
     def is_running(self) -> bool:
@@ -336,6 +339,8 @@ class GroupCompaction:
         if isinstance(failure, Corrupt | ReadFailed):
             self._note_damage(failure)
         self._deliver_outcome(outcome, failure)
+        if outcome is failure:
+            self._refuse_waiting(outcome)
         self._triggers.record_job(self._stats(), merged=merged)
         if state.snapshot_index != snapshot_index:
             self.request_drop()
@@ -346,14 +351,17 @@ class GroupCompaction:
             if isinstance(outcome, CompactionOutcome) and outcome.plan is not None:
                 ended(outcome.plan)
             else:
-                ended(_typed(outcome))
+                ended(self._typed(outcome))
 
     def _note_failure(self) -> None:
-        """Retry at the next request, not at once: a full disk stays full for a while."""
+        """Retry at the next request, not at once: a full disk stays full for a while.
+
+        A run that was requested meanwhile is not affected.
+        """
         if self._current is None:
             name = group_of(self._log.group)
             log.warning("compaction failed", group=name, reason=str(self.failure))
-        self._drop_wanted = False
+        self._drop_wanted = bool(self._requests)
         if self._current is not None and self._current.trigger is Trigger.THRESHOLD:
             self._reached = self._reached or "the run of the last threshold has failed"
         self._purge_ms = self._clock.now_ms() + self._settings.link_keep_ms
@@ -374,7 +382,20 @@ class GroupCompaction:
         if isinstance(outcome, CompactionOutcome) and outcome.report is not None:
             wanted.ended(outcome.report)
         else:
-            wanted.ended(_typed(failure))
+            wanted.ended(self._typed(failure))
+
+    def _refuse_waiting(self, failure: object) -> None:
+        """End what waits with an error: the job that has to precede it has failed."""
+        requests, self._requests, self._drop_wanted = self._requests, [], False
+        plans, self._plans = self._plans, []
+        for ended in (*(wanted.ended for wanted in requests), *plans):
+            ended(self._typed(failure))
+
+    def _typed(self, error: object) -> LithifyError:
+        """The error for a callback. One that is not of the file system is a bug."""
+        if isinstance(error, OSError):
+            return RunFailed(self._directory, error)
+        return error if isinstance(error, LithifyError) else LogClosed(f"the run ended: {error!r}")
 
     def overview(self) -> dict[str, int | str]:
         """Counts and the last failure, for the group's overview."""
@@ -434,8 +455,3 @@ def _log_side_file(event: Event) -> None:
 
 def _is_disk(failure: object) -> bool:
     return isinstance(failure, RunRefused) and failure.limit == "disk"
-
-
-def _typed(error: object) -> LithifyError:
-    """The error for a callback. An error of another type is a bug."""
-    return error if isinstance(error, LithifyError) else LogClosed(f"the run ended: {error!r}")

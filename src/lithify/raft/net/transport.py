@@ -343,7 +343,10 @@ class Transport:
         """Members have changed: close connections to nodes that are not accepted now."""
         links = (link.channel for link in self._links.values())
         for channel in [*self._from.values(), *(link for link in links if link is not None)]:
-            shown = Introduction(0, channel.identity or "", "", "{}")
+            if channel.identity is None:
+                # Its node is checked when the record of it is durable.
+                continue
+            shown = Introduction(0, channel.identity, "", "{}")
             refusal = self.refusal_of(channel.node, credentials_of(shown))
             if refusal:
                 channel.close(refusal)

@@ -193,12 +193,12 @@ class TopicCompaction:
 
         Waits for a run in progress, or is refused without `waits`.
         """
-        with self.runs.turn(RunControl(waits=waits)):
+        control = RunControl(waits=waits)
+        with self.runs.dry_run(control):
             settings = self.settings()
+            run_settings = _run_settings(settings, self._new_bytes())
             with self._minimum_lag(settings):
-                return self._compactor.plan(
-                    settings=_run_settings(settings, self._new_bytes()), jobs=jobs
-                )
+                return self._compactor.plan(settings=run_settings, jobs=jobs, control=control)
 
     # --- running ----------------------------------------------------------------------------
 

@@ -37,7 +37,8 @@ class Log:
 
     def __init__(self, name: str, fs: MemoryFileSystem, disk: str = "sda") -> None:
         self.name = name
-        self.device = disk
+        self.disk = disk
+        self.device_error: OSError | None = None
         self.observation = Observation()
         self.began = threading.Event()
         self.let_go = threading.Event()
@@ -58,6 +59,12 @@ class Log:
             resumes=True,
             gate=DiskGate(fs, f"/gate/{disk}"),
         )
+
+    @property
+    def device(self) -> str:
+        if self.device_error is not None:
+            raise self.device_error
+        return self.disk
 
     def began_ms(self) -> int:
         return 0
@@ -368,6 +375,34 @@ def test_a_closed_log_is_removed_and_a_reopened_one_is_checked(bench: Bench) -> 
     again.let_go.set()
     bench.look()
     again.ended.wait()
+
+
+def test_a_killed_run_that_a_person_finishes_is_not_finished_again(bench: Bench) -> None:
+    killed = bench.log("killed")
+    with bench.fs.open_append("/sda/killed/JOURNAL") as file:
+        file.write(b"damaged")
+        file.fsync()
+    killed.let_go.set()
+    other = bench.asked("other")
+    other.began.wait()
+    bench.look()
+    request = bench.ask(killed)
+    other.let_go.set()
+    assert bench.outcome(killed, request).state is CompactionState.SUCCESS
+    bench.look()
+    bench.settled(killed)
+    assert killed.runs_done == ["admin"]
+
+
+def test_a_log_with_unreadable_files_does_not_stop_the_triggers_of_others(
+    bench: Bench,
+) -> None:
+    gone, log = bench.log("gone"), bench.log("log")
+    gone.device_error = FileNotFoundError("/sda/gone")
+    log.observation = REACHED
+    log.let_go.set()
+    bench.look()
+    log.ended.wait()
 
 
 def test_closing_suspends_the_run_and_refuses_new_ones() -> None:

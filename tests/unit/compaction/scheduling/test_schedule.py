@@ -11,6 +11,8 @@ from lithify.compaction.scheduling.schedule import (
     Schedule,
     Trigger,
     Wait,
+    _Candidate,
+    _Log,
 )
 from lithify.errors import InvalidInput
 
@@ -316,3 +318,28 @@ def test_invalid_calls_are_refused() -> None:
         made.request("x", 0)
     with pytest.raises(InvalidInput, match="a is not running"):
         made.finished("a", 0, Result.DONE)
+
+
+def test_a_log_that_is_not_due_is_evaluated_once_until_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = schedule(*"abc")
+    looked: list[str] = []
+    calls = made._candidates
+
+    def counted(log: _Log, now_ms: int) -> list[_Candidate]:
+        looked.append(log.name)
+        return calls(log, now_ms)
+
+    monkeypatch.setattr(made, "_candidates", counted)
+    for now_ms in range(10, 1_000):
+        for name in "abc":
+            made.observe(name, Observation(period_ms=1_000), now_ms)
+        assert made.due("d", now_ms) is None
+        assert made.due_trigger("a", now_ms) is None
+    assert sorted(looked) == ["a", "b", "c"]
+    made.observe("b", REACHED, 1_000)
+    made.observe("c", Observation(), 1_000)
+    found = made.due("d", 1_000)
+    assert found is not None
+    assert found.name == "b"

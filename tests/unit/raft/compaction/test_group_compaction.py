@@ -16,12 +16,24 @@ from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.scheduling.schedule import Observation, Trigger
-from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
+from lithify.errors import (
+    InvalidSetting,
+    LithifyError,
+    LogClosed,
+    RunCancelled,
+    RunFailed,
+    RunRefused,
+    RunSuspended,
+)
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.checked_lines import encode_line
 from lithify.log.file_names import HISTORY
 from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
+from lithify.raft.compaction.group_compaction import (
+    CompactionOutcome,
+    GroupCompaction,
+    RunWanted,
+)
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from tests.unit.raft.stored import LIMITS, Member
 
@@ -29,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.compaction.limits.disk_gate import DiskTurn
+    from lithify.events import OrphanRemoved
     from lithify.log.manifest import Manifest
 
 BY_CALL = {"after_drops": None}
@@ -135,6 +148,34 @@ def test_a_failure_is_not_retried_at_once() -> None:
     assert due(found)
     assert found.compactor.failure is None
     assert found.spans[0] == (1, 1, 7)
+
+
+def test_a_request_that_waits_for_a_job_that_fails_is_carried_out() -> None:
+    found, ended = member(), list[Report | LithifyError]()
+    found.snapshot(31, [1, 7, 30])
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    outcome = job()
+    assert isinstance(outcome, CompactionOutcome)
+    outcome.failure = OSError("a file cannot be removed")
+    found.compactor.done(outcome)
+    assert due(found)
+    assert [type(each) for each in ended] == [Report]
+
+
+def test_waiting_requests_end_with_the_error_of_the_failed_cleanup() -> None:
+    found, ended = member(), list[object]()
+    found.compactor.request(RunWanted())
+    assert found.compactor.next_job() is not None
+    found.compactor.done(OSError("the disk is gone"))
+    found.compactor.request(RunWanted(ended=ended.append))
+    found.compactor.plan(ended.append)
+    assert found.compactor.next_job() is not None
+    found.compactor.done(OSError("the disk is still gone"))
+    assert [type(each) for each in ended] == [RunFailed, RunFailed]
+    assert "the disk is still gone" in str(ended[0])
+    assert found.compactor.next_job() is None, "it is not retried at once"
 
 
 @pytest.mark.parametrize(
@@ -394,6 +435,25 @@ def test_requests_to_a_closed_group_do_not_wait() -> None:
     found.compactor.plan(plans.append)
     assert (told, plans) == ([error, error], [error, error])
     assert not due(found)
+
+
+def test_closing_stops_a_run_that_is_about_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = sparse()
+    found.compactor.request(RunWanted())
+    job = found.compactor.next_job()
+    assert job is not None
+    named = found.compactor._named
+    sweep = named.sweep
+
+    def closing() -> list[OrphanRemoved]:
+        monkeypatch.setattr(named, "sweep", sweep)
+        found.compactor.close(LogClosed("it is gone"))
+        return sweep()
+
+    monkeypatch.setattr(named, "sweep", closing)
+    outcome = job()
+    assert isinstance(outcome.failure, RunSuspended)
+    assert outcome.report is None
 
 
 def test_a_hold_keeps_segments_from_drops_and_runs_and_a_dry_run_names_it() -> None:

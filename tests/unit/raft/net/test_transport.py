@@ -369,6 +369,24 @@ def test_a_connection_ends_when_members_change_and_its_node_is_another_one() -> 
     asyncio.run(story())
 
 
+def test_a_node_that_is_being_recorded_is_not_refused_when_members_change() -> None:
+    async def story() -> None:
+        fs = Watched()
+        a, b = Node("a", fs=fs), Node("b")
+        async with running(a, b):
+            fs.may_write.clear()
+            b.transport.learn({"a": a.at})
+            await until(lambda: "b" in a.identity.recognition.known)
+            members = Config(MEMBERS.voters)
+            a.transport._handlers = replace(a.transport._handlers, configs=lambda: [members])
+            a.transport.recheck()
+            fs.may_write.set()
+            assert a.transport.refused == {}
+            await until(lambda: b.transport.connected == ["a"])
+
+    asyncio.run(story())
+
+
 HOSTILE = {
     "nothing of it": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "a large frame": b"\xff\xff\xff\x7f" + bytes(4),

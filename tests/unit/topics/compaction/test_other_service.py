@@ -14,8 +14,8 @@ from lithify.topics.definitions.policies import Policies
 from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, decode_entry
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
+from tests.http.compacting import AT, NAMESPACE, fill
 from tests.http.node import HttpNode
-from tests.http.test_compaction import AT, NAMESPACE, fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

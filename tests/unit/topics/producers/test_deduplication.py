@@ -16,6 +16,7 @@ from lithify.clock import ManualClock
 from lithify.errors import InvalidSetting, LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import MemoryFileSystem, read_file
+from lithify.fs.remove_tree import remove_tree
 from lithify.log.log import Log
 from lithify.positions import PACKED
 from lithify.settings import Durability, LogSettings
@@ -293,6 +294,21 @@ def test_a_snapshot_that_cannot_be_written_is_reported_and_costs_nothing() -> No
     assert isinstance(store.events[0], WriteRefused)
     store.close()
     assert Store(fs).send("ann", (0, 1)) == [False]
+
+
+def test_a_snapshot_that_is_late_is_not_written_for_a_new_topic_in_the_same_place() -> None:
+    fs = MemoryFileSystem()
+    store = Store(fs)
+    store.send("ann", (0, 9))
+    late = store.known.saving()
+    assert late is not None
+    store.close()
+    remove_tree(fs, "/data")
+    store = Store(fs)
+    late()
+    store.send("bob", (0, 1))
+    store.log.close()
+    assert Store(fs).known.last_sequence_id("ann") == -1
 
 
 def test_only_the_producers_that_wrote_last_are_remembered() -> None:
