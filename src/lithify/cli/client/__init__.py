@@ -12,7 +12,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lithify.cli.client.client import TIMEOUT_S, Answer, AnswerLost, Client, NodeNotReached, Refused
+from lithify.cli.client.errors import AnswerLost, NodeNotReached, Refused
+from lithify.cli.client.interface import TIMEOUT_S, Answer, Client
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidU
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lithify.cli.client.client import Answer, AnswerLost, Client, NodeNotReached
+from lithify.cli.client.errors import AnswerLost, NodeNotReached
+from lithify.cli.client.interface import Answer, Client
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:

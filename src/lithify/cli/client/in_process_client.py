@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from lithify import __version__
 from lithify.blobs.replication.peers import BlobPeers
-from lithify.cli.client.client import Answer, Client
+from lithify.cli.client.interface import Answer, Client
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
