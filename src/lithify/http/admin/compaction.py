@@ -31,7 +31,7 @@ from lithify.http.admin.definition_settings import (
     settings_of,
     topic_settings_of,
 )
-from lithify.http.admin.number_settings import add_namespace_number, add_topic_number
+from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
 from lithify.http.errors import RequestRefused
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker

@@ -30,7 +30,7 @@ from lithify.http.admin.definition_settings import (
     ttl_seconds_of,
     ttl_settings,
 )
-from lithify.http.admin.number_settings import add_namespace_number, add_topic_number
+from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
 from lithify.http.errors import RequestRefused
 from lithify.http.paths import BrokerHere, TopicPath
 from lithify.pulsar.broker import Broker
