@@ -32,7 +32,7 @@ from lithify.http.admin.definition_settings import (
     topic_settings_of,
 )
 from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.compaction.dry_run import plan_row

@@ -35,7 +35,7 @@ from lithify.compaction.policies.plugins import check_policy
 from lithify.compaction.reports.status import report_row
 from lithify.errors import RunRefused
 from lithify.http.blobs.stores_and_blobs import BlobsHere, StoreName
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 
 __all__ = ["router"]
 

@@ -2,7 +2,7 @@
 
 | of a topic                 | of a namespace             | in the definitions         |
 |----------------------------|----------------------------|----------------------------|
-| retention, messageTTL      | `namespaces.py`            | `definition_settings.py`   |
+| retention, messageTTL      | `namespaces.py`            | `settings_conversion.py`   |
 | maxProducers               | maxProducersPerTopic       | producers_max              |
 | maxConsumers               | maxConsumersPerTopic       | consumers_max              |
 | maxSubscriptionsPerTopic   | maxSubscriptionsPerTopic   | subscriptions_max          |
@@ -19,19 +19,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Response
 
 from lithify.http.admin.definition_settings import (
+    applied_to,
+    change_topic_settings,
+    topic_settings_of,
+)
+from lithify.http.admin.settings_conversion import (
     MESSAGE_TTL_MS,
     RETENTION_BYTES,
     RETENTION_MS,
     Retention,
-    applied_to,
-    change_topic_settings,
     retention_of,
-    topic_settings_of,
     ttl_seconds_of,
     ttl_settings,
 )
 from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.paths import BrokerHere, TopicPath
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
