@@ -48,7 +48,7 @@ PURE = (
     "src/lithify/compaction/planning/plan.py",
     "src/lithify/compaction/policies/built_in.py",
     "src/lithify/compaction/scheduling/schedule.py",
-    "src/lithify/compaction/policies/view.py",
+    "src/lithify/compaction/policies/compacted_view.py",
     "src/lithify/errors.py",
     "src/lithify/events.py",
     "src/lithify/liveset/format.py",

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.compaction.planning.plan import Plan, SegmentGroup, SegmentStats, human_bytes
+from lithify.compaction.policies.compacted_view import plan_view
 from lithify.compaction.policies.packing import (
     LOG_BYTES_MAX,
     NOTHING_TO_GAIN,
@@ -40,7 +41,6 @@ from lithify.compaction.policies.packing import (
     pack,
     runs_of,
 )
-from lithify.compaction.policies.view import plan_view
 from lithify.errors import InvalidSetting
 
 if TYPE_CHECKING:
