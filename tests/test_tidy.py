@@ -47,6 +47,8 @@ PURE = (
     "src/lithify/compaction/policies/packing.py",
     "src/lithify/compaction/planning/plan.py",
     "src/lithify/compaction/policies/built_in.py",
+    "src/lithify/compaction/policies/neighbours.py",
+    "src/lithify/compaction/policies/stats_based.py",
     "src/lithify/compaction/scheduling/schedule.py",
     "src/lithify/compaction/policies/compacted_view.py",
     "src/lithify/errors.py",

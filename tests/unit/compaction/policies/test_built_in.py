@@ -19,12 +19,12 @@ from lithify.compaction.policies.built_in import (
     Limits,
     plan_all,
     plan_hybrid,
-    plan_neighbours,
-    plan_stats_based,
-    plan_view,
     plan_whole_dead,
 )
+from lithify.compaction.policies.compacted_view import plan_view
+from lithify.compaction.policies.neighbours import plan_neighbours
 from lithify.compaction.policies.plugins import plan_by_name
+from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.errors import InvalidInput, InvalidSetting
 
 LIMITS = Limits(target_bytes_max=100, target_entries_max=10, overhead_bytes=0)
