@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.clock import ManualClock
-from lithify.compaction.limits.budget import SLEEP_S_MIN, TokenBucket
+from lithify.compaction.limits.token_bucket import SLEEP_S_MIN, TokenBucket
 
 RATES = st.integers(1, 10_000_000)
 PAUSES_S = st.floats(0, 5)

@@ -29,7 +29,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.checksum import crc32c
-from lithify.compaction.limits.budget import BYTES_MAX, RATE_BYTES_PER_S_MIN, Budget
+from lithify.compaction.limits.budget import RATE_BYTES_PER_S_MIN, Budget
+from lithify.compaction.limits.token_bucket import BYTES_MAX
 from lithify.errors import InvalidSetting
 from lithify.fs.atomic import read_file
 from lithify.settings import check_range

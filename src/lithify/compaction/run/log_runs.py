@@ -26,7 +26,7 @@ import threading
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from lithify.compaction.limits.budget import DiskGate, find_gate_directory
+from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.reports.status import CompactionRecord, CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.phases import typed_errors
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from lithify.compaction.limits.budget import DiskTurn
+    from lithify.compaction.limits.disk_gate import DiskTurn
     from lithify.compaction.reports.report import Report
     from lithify.compaction.run.compactor import Compactor
     from lithify.fs import FileSystem

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.limits.budget import DiskGate
+    from lithify.compaction.limits.disk_gate import DiskGate
     from lithify.compaction.planning.horizon import HoldHandle
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionRecord, CompactionStatus

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.compaction.limits.budget import DiskGate, find_gate_directory
+from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.limits.pace import PaceSettings
 from lithify.compaction.reports.report import Report
@@ -24,7 +24,7 @@ from tests.unit.raft.stored import LIMITS, Member
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.limits.budget import DiskTurn
+    from lithify.compaction.limits.disk_gate import DiskTurn
     from lithify.log.manifest import Manifest
 
 BY_CALL = {"after_drops": None}
