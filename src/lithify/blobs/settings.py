@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.policies.eligibility import Eligibility
 from lithify.compaction.policies.plugins import check_policy
 from lithify.compaction.scheduling.schedule import Trigger

@@ -9,7 +9,7 @@
    shrinks. A run never touches the active segment. If the store is full and its active segment has
    dead records, the segment is sealed first, so that the run can judge it.
 3. During the run, erasing is paused. The run slows down when gets take longer than they did before
-   it (`compaction/limits/pace.py`).
+   it (`compaction/limits/pace_by_latency.py`).
 4. The index opens the segments that the run has written.
 5. Delete retired files. A blob that is open for reading pins its files.
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from lithify.blobs.compaction.live_blobs import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import Pacing, SharedRate
+from lithify.compaction.limits.pace_by_latency import Pacing, SharedRate
 from lithify.compaction.policies.eligibility import Eligibility, WhyNot
 from lithify.compaction.policies.packing import Limits
 from lithify.compaction.policies.plugins import check_policy

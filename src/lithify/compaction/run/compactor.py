@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.limits.pace import PaceSettings, Pacing
+    from lithify.compaction.limits.pace_by_latency import PaceSettings, Pacing
     from lithify.compaction.live_set.rule import LiveSetRule
     from lithify.compaction.planning.plan import Plan, SegmentStats
     from lithify.compaction.policies.packing import Limits

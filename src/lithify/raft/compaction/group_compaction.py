@@ -33,7 +33,7 @@ client's request, for a trigger (`triggers.py`), and for the interval of the set
 4. The worker never waits for the disk: the queue takes the disk before it requests the run.
    Without a queue a run is refused while the disk is in use.
 5. A run that copies slows down when batches of the write-ahead log take longer than they did
-   before the run (`compaction/limits/pace.py`).
+   before the run (`compaction/limits/pace_by_latency.py`).
 6. Links that merges leave behind are deleted when they are `link_keep_ms` old. Until then a reader
    with an old name finds the merged file.
 
@@ -47,7 +47,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import HeldRate, Pacing
+from lithify.compaction.limits.pace_by_latency import HeldRate, Pacing
 from lithify.compaction.planning.horizon import Holds
 from lithify.compaction.policies.built_in import plan_whole_dead
 from lithify.compaction.policies.packing import Limits

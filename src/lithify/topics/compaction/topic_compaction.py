@@ -10,7 +10,7 @@ A run:
    excludes messages younger than the minimum lag.
 3. Run the kernel (`compaction/run/compactor.py`) with the topic's rule, into the compacted view.
    The run slows down while reads for consumers take longer than before it
-   (`compaction/limits/pace.py`).
+   (`compaction/limits/pace_by_latency.py`).
 4. Delete retired files that no reader has pinned.
 
 A run that follows a killed one only completes that run, or repeats it.
@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import Pacing, SharedRate
+from lithify.compaction.limits.pace_by_latency import Pacing, SharedRate
 from lithify.compaction.planning.horizon import Holds
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings

@@ -9,7 +9,7 @@ import pytest
 
 from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl

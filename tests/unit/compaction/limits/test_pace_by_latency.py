@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lithify.clock import ManualClock
 from lithify.compaction.limits.budget import Allowance, Budget
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import (
+from lithify.compaction.limits.pace_by_latency import (
     WINDOW_S,
     Pacer,
     PaceSettings,
