@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+from lithify.compaction.live_set.rule_interface import LiveSetQuestion, SegmentJudgement
 from lithify.compaction.planning.plan import human_bytes
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.reports.report import Cause

@@ -13,7 +13,7 @@ import random
 import tempfile
 from typing import TYPE_CHECKING
 
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.fs import LocalFileSystem

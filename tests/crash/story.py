@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.errors import LithifyError

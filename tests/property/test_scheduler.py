@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.compaction.scheduling.schedule import (
+from lithify.compaction.scheduling.run_order import (
     BACKOFF_MS_MAX,
     CompactNow,
     Observation,

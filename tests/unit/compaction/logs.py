@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.compaction.tasks.jobs import LocalJobs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.limits.budget import Budget
-    from lithify.compaction.live_set.rule import LiveSetRule
+    from lithify.compaction.live_set.rule_interface import LiveSetRule
     from lithify.compaction.rewrite.rewrite import Rewriting
     from lithify.compaction.tasks.jobs import Check, Jobs, Progress
     from lithify.events import EventSink

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.run.control import RunControl
 from lithify.errors import DamagedFile, InvalidInput
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set.rule_interface import LiveSetQuestion
     from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
     from lithify.log.log import Log

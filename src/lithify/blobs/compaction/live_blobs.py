@@ -43,7 +43,7 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
     run_job,
 )
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set.rule_interface import SegmentJudgement
 from lithify.compaction.tasks.jobs import no_check
 from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_rows
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.validity_tasks import LiveRecords, ValidRows
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set.rule_interface import LiveSetQuestion
     from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
     from lithify.log.deadset.dead_set import Parts

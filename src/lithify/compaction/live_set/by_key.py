@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set.rule_interface import LiveSetQuestion
     from lithify.compaction.reports.report import Cause
     from lithify.compaction.tasks.jobs import Check
     from lithify.compaction.tasks.key_indexes import IndexTask

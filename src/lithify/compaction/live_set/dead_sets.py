@@ -30,7 +30,11 @@ from lithify.log.reader import read_dead_set
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion, LiveSetRule, SegmentJudgement
+    from lithify.compaction.live_set.rule_interface import (
+        LiveSetQuestion,
+        LiveSetRule,
+        SegmentJudgement,
+    )
     from lithify.compaction.reports.report import Cause
     from lithify.log.manifest import SegmentRef
 

@@ -39,7 +39,7 @@ from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance, Budget, reserve_scratch
 from lithify.compaction.limits.token_bucket import TokenBucket
 from lithify.compaction.live_set.dead_sets import judge_segments, segment_stats
-from lithify.compaction.live_set.rule import LiveSetQuestion
+from lithify.compaction.live_set.rule_interface import LiveSetQuestion
 from lithify.compaction.planning.horizon import Hold, Holds, Horizon, find_horizon
 from lithify.compaction.policies.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.policies.plugins import plan_by_name
@@ -50,7 +50,7 @@ from lithify.compaction.run.phases import PhaseTimes, RunPhases, typed_errors
 from lithify.compaction.run.publish import candidates
 from lithify.compaction.run.resume import resume_run
 from lithify.compaction.run.rewrite_targets import RewriteTargets
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.run_order import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.limits.pace_by_latency import PaceSettings, Pacing
-    from lithify.compaction.live_set.rule import LiveSetRule
+    from lithify.compaction.live_set.rule_interface import LiveSetRule
     from lithify.compaction.planning.plan import Plan, SegmentStats
     from lithify.compaction.policies.packing import Limits
     from lithify.compaction.rewrite.rewrite import Rewriting

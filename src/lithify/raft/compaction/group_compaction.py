@@ -55,7 +55,7 @@ from lithify.compaction.run.compactor import Compactor, DryRun, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import NoJournal
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.schedule import Observation, Trigger
+from lithify.compaction.scheduling.run_order import Observation, Trigger
 from lithify.errors import (
     Corrupt,
     LithifyError,
@@ -65,7 +65,6 @@ from lithify.errors import (
     RunRefused,
 )
 from lithify.logger import get_logger
-from lithify.raft.compaction.merge_targets import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.compaction.segments_port import (
     LiveIndexRule,
     NamedLog,
@@ -75,6 +74,7 @@ from lithify.raft.compaction.segments_port import (
 )
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.compaction.triggers import MergeTriggers
+from lithify.raft.compaction.write_merged_segments import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.storage import merge_links
 from lithify.raft.storage.file_names import group_of
 

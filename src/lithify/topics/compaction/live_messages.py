@@ -26,7 +26,7 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
     run_job,
 )
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_facts, index_rows
 from lithify.log.keyindex.key_index import BUCKETS
@@ -44,7 +44,7 @@ from lithify.topics.compaction.unfinished_chunks import given_up_through, with_m
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set.rule_interface import LiveSetQuestion
     from lithify.log.keyindex.key_index import IndexFacts
     from lithify.log.manifest import SegmentRef
     from lithify.topics.compaction.dead_sets import LiveRows

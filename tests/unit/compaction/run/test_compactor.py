@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set.rule_interface import SegmentJudgement
 from lithify.compaction.policies.built_in import POLICIES, Limits
 from lithify.compaction.reports.report import Cause
 from lithify.errors import DamagedFile, InvalidInput, PlanStale, WriteFailed
@@ -30,7 +30,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set.rule_interface import LiveSetQuestion
     from lithify.log.log import Log
 
 FRAME_BYTES = 132

@@ -8,7 +8,7 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.control import RunControl
 from lithify.errors import PlanStale, RunCancelled, RunRefused
@@ -30,7 +30,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+    from lithify.compaction.live_set.rule_interface import LiveSetQuestion, SegmentJudgement
     from lithify.compaction.run.compactor import Compactor
     from lithify.log.log import Log
 

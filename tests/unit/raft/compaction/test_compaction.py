@@ -17,9 +17,9 @@ from lithify.liveset import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.segment_file import read_header
 from lithify.raft.compaction.group_compaction import RunWanted
-from lithify.raft.compaction.merge_targets import SOURCES_MAX
 from lithify.raft.compaction.segments_port import compactable, segment_stats
 from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.compaction.write_merged_segments import SOURCES_MAX
 from lithify.raft.errors import EntriesLost, EntryGone
 from lithify.raft.storage.file_names import segment_name
 from lithify.raft.storage.group_segments import IndexSpan

@@ -22,10 +22,10 @@ from lithify.errors import DamagedFrame, RunCancelled
 from lithify.fs import LocalFileSystem, MemoryFileSystem, read_file
 from lithify.liveset import LiveSet
 from lithify.log.manifest import SegmentRef
-from lithify.raft.compaction import merge_targets
+from lithify.raft.compaction import write_merged_segments
 from lithify.raft.compaction.group_compaction import RunWanted
-from lithify.raft.compaction.merge_targets import MergeJobs, MergeTargets
 from lithify.raft.compaction.segments_port import LiveIndexRule, NamedLog
+from lithify.raft.compaction.write_merged_segments import MergeJobs, MergeTargets
 from lithify.raft.entry import Entry
 from lithify.raft.storage.file_names import segment_name
 from lithify.raft.storage.group_segments import GroupSegments, IndexSpan
@@ -49,7 +49,7 @@ MERGED = [(1, 1, 7), (3, 11, 16), (5, 21, 26), (8, 36, 40)]
 @pytest.fixture(autouse=True)
 def _two_writers(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the portion is."""
-    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", 0)
+    monkeypatch.setattr(write_merged_segments, "ALONE_BYTES_MAX", 0)
 
 
 class Meeting(MemoryFileSystem):
@@ -98,7 +98,7 @@ def test_two_at_a_time_write_what_one_would_have_written(monkeypatch: pytest.Mon
     member.check()
     assert leftovers(beside) == []
 
-    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", 2**40)
+    monkeypatch.setattr(write_merged_segments, "ALONE_BYTES_MAX", 2**40)
     alone = MemoryFileSystem()
     prepared(alone).compact()
     assert files(beside) == files(alone)
@@ -159,8 +159,8 @@ def test_a_run_that_is_cancelled_anywhere_takes_back_what_it_has_not_published(
     alone_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Portions of one target each: what is published by then stays."""
-    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", alone_bytes)
-    monkeypatch.setattr(merge_targets, "PORTION_BYTES", 1)
+    monkeypatch.setattr(write_merged_segments, "ALONE_BYTES_MAX", alone_bytes)
+    monkeypatch.setattr(write_merged_segments, "PORTION_BYTES", 1)
     seen = set()
     for nth in range(1, 200):
         asked = count(1)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.compaction.scheduling.schedule import (
+from lithify.compaction.scheduling.run_order import (
     BACKOFF_MS_MAX,
     REST_MS,
     CompactNow,
