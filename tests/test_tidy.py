@@ -50,6 +50,7 @@ PURE = (
     "src/lithify/compaction/policies/neighbours.py",
     "src/lithify/compaction/policies/stats_based.py",
     "src/lithify/compaction/scheduling/run_order.py",
+    "src/lithify/compaction/scheduling/triggers.py",
     "src/lithify/compaction/policies/compacted_view.py",
     "src/lithify/errors.py",
     "src/lithify/events.py",

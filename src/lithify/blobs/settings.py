@@ -19,7 +19,7 @@ from lithify.compaction.limits.budget import Budget
 from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.policies.eligibility import Eligibility
 from lithify.compaction.policies.plugins import check_policy
-from lithify.compaction.scheduling.run_order import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import InvalidSetting
 from lithify.log.segments.block_index import ROW_BYTES
 from lithify.log.segments.segment_file import FOOTER_BYTES, SEGMENT_HEADER_BYTES

@@ -36,7 +36,7 @@ from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import Journal
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.run_order import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import ignore_progress
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
 from lithify.fs.disk_reserve import NO_RESERVE

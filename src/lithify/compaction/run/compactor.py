@@ -50,7 +50,7 @@ from lithify.compaction.run.phases import PhaseTimes, RunPhases, typed_errors
 from lithify.compaction.run.publish import candidates
 from lithify.compaction.run.resume import resume_run
 from lithify.compaction.run.rewrite_targets import RewriteTargets
-from lithify.compaction.scheduling.run_order import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events

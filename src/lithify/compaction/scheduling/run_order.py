@@ -1,18 +1,10 @@
-"""The schedule: decides which log is compacted next on a disk.
+"""The order of runs: decides which log is compacted next on a disk.
 
 A pure core: no threads, no clock, no files. The queue (`run_queue.py`) passes observations
 (`observe`) and requests, calls `next` for a disk, and reports `started` and `finished`, all from
 one thread at a time.
 
-Triggers, by priority:
-
-| trigger | due when |
-|---|---|
-| admin | a run was requested; first come, first served |
-| unfinished | an earlier run was killed and left its journal |
-| lag | the oldest unjudged entry is older than `lag_ms_max` |
-| threshold | enough was added, or died, since the last run; the store says what was reached |
-| periodic | `period_ms` has passed since the last run began |
+`triggers.py` says when a run is due, and has the priorities.
 
 How `next` decides:
 
@@ -39,40 +31,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lithify.compaction.scheduling.triggers import (
+    NEVER_MS,
+    NOTHING_CALLS,
+    RANK,
+    Observation,
+    Trigger,
+    due_times,
+)
 from lithify.errors import InvalidInput
 
-__all__ = [
-    "BACKOFF_MS_MAX",
-    "NOTHING_CALLS",
-    "REST_MS",
-    "CompactNow",
-    "Observation",
-    "Result",
-    "Schedule",
-    "Trigger",
-    "Wait",
-]
+__all__ = ["BACKOFF_MS_MAX", "REST_MS", "CompactNow", "Result", "Schedule", "Wait"]
 
 REST_MS = 60_000
 """Pause of a log's triggers after a run that failed or had nothing to do."""
 
 BACKOFF_MS_MAX = 3_600_000
-
-NEVER_MS = -(1 << 62)
-"""Earlier than any time: a log that had no turn yet."""
-
-
-class Trigger(StrEnum):
-    """Why a run is due, by priority."""
-
-    ADMIN = "admin"
-    UNFINISHED = "unfinished"
-    LAG = "lag"
-    THRESHOLD = "threshold"
-    PERIODIC = "periodic"
-
-
-RANK = {trigger: rank for rank, trigger in enumerate(Trigger)}
 
 
 class Result(StrEnum):
@@ -83,22 +57,6 @@ class Result(StrEnum):
     CANCELLED = "cancelled"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Observed facts about a log, and the settings that judge them. `None` is off."""
-
-    oldest_unjudged_ms: int | None = None
-    """Arrival of the oldest unjudged entry."""
-    lag_ms_max: int | None = None
-    reached: str = ""
-    """Text of the threshold that was reached; empty if none was."""
-    period_ms: int | None = None
-    unfinished: bool = False
-
-
-NOTHING_CALLS = Observation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,19 +239,13 @@ class Schedule:
         if log.observation is NOTHING_CALLS and not log.requests:
             return []
         _bound(log, now_ms)
-        found: list[tuple[Trigger, int, str]] = []
-        seen = log.observation
-        if log.unfinished_ms is not None:
-            found.append((Trigger.UNFINISHED, log.unfinished_ms, "an earlier run was killed"))
-        if seen.lag_ms_max is not None and seen.oldest_unjudged_ms is not None:
-            age_ms = now_ms - seen.oldest_unjudged_ms
-            reason = f"oldest entry no run has judged is {age_ms} ms old, limit {seen.lag_ms_max}"
-            found.append((Trigger.LAG, seen.oldest_unjudged_ms + seen.lag_ms_max, reason))
-        if log.reached_ms is not None:
-            found.append((Trigger.THRESHOLD, log.reached_ms, seen.reached))
-        if seen.period_ms is not None:
-            due_ms = NEVER_MS if log.since_ms is None else log.since_ms + seen.period_ms
-            found.append((Trigger.PERIODIC, due_ms, f"period of {seen.period_ms} ms is over"))
+        found = due_times(
+            log.observation,
+            now_ms,
+            unfinished_ms=log.unfinished_ms,
+            reached_ms=log.reached_ms,
+            since_ms=log.since_ms,
+        )
         retry = f", retry after failure {log.failures}" if log.failures else ""
         calls = []
         for trigger, called_ms, reason in found:

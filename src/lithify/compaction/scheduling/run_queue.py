@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
-from lithify.compaction.scheduling.run_order import CompactNow, Result, Schedule, Trigger
+from lithify.compaction.scheduling.run_order import CompactNow, Result, Schedule
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import (
     OUTCOME_UNKNOWN,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.reports.report import Report
     from lithify.compaction.run.log_runs import LogRuns
-    from lithify.compaction.scheduling.run_order import Observation
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
 
     Run = Callable[[Jobs, RunControl], Report]

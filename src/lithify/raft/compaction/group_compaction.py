@@ -55,7 +55,7 @@ from lithify.compaction.run.compactor import Compactor, DryRun, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import NoJournal
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.run_order import Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import (
     Corrupt,
     LithifyError,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.compaction.scheduling.run_order import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.damage import Damage
 from lithify.topics.compaction.triggers import TopicTriggers
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lithify.compaction.reports.status import CompactionStatus
     from lithify.compaction.run.control import RunControl
     from lithify.compaction.run.log_runs import LogRuns
-    from lithify.compaction.scheduling.run_order import Observation
     from lithify.compaction.scheduling.run_queue import RunQueue
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.errors import LithifyError
     from lithify.topics.definitions.topic_names import TopicName

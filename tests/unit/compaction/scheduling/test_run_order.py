@@ -6,12 +6,11 @@ from lithify.compaction.scheduling.run_order import (
     BACKOFF_MS_MAX,
     REST_MS,
     CompactNow,
-    Observation,
     Result,
     Schedule,
-    Trigger,
     Wait,
 )
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import InvalidInput
 
 HOUR_MS = 3_600_000

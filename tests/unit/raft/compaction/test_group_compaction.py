@@ -13,7 +13,7 @@ from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl
-from lithify.compaction.scheduling.run_order import Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
 from lithify.raft.compaction import write_merged_segments
