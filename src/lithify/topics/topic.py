@@ -36,8 +36,8 @@ from lithify.topics.maintenance import Maintenance, log_holds
 from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
 from lithify.topics.producers.producers import Producers
 from lithify.topics.producers.topic_writer import TopicTerminated, TopicWriter
+from lithify.topics.reading.dispatch_reads import TopicReads
 from lithify.topics.reading.last_message_id import LastMessageId
-from lithify.topics.reading.reads import TopicReads
 from lithify.topics.reading.topic_reader import TopicReader
 from lithify.topics.statistics.throughput import Throughput
 from lithify.topics.subscriptions.acknowledgements import Acknowledgements

@@ -1,7 +1,7 @@
 """Reads a topic: messages for the library, the newest of a key, the last one, and search by time.
 
 Readers see the entries that are durable as configured. Compacted readers see the retained entries
-up to the horizon, and the log above it. Dispatch to consumers reads by `reads.py`.
+up to the horizon, and the log above it. Dispatch to consumers reads by `dispatch_reads.py`.
 
 One thread at a time, as for the topic, except for methods that allow any thread.
 """
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from lithify.topics.compaction.topic_compaction import TopicCompaction
     from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.disk_steps import Steps
+    from lithify.topics.reading.dispatch_reads import TopicReads
     from lithify.topics.reading.last_message_id import LastMessageId
-    from lithify.topics.reading.reads import TopicReads
 
 __all__ = ["TopicReader"]
 
@@ -106,7 +106,7 @@ class TopicReader:
         return MessageId(ledger, entry, index, self._partition)
 
     def border(self, joined: int) -> int:
-        """The border of a consumer that joined at this horizon; see `reads.py`."""
+        """The border of a consumer that joined at this horizon; see `dispatch_reads.py`."""
         return self._reading.compacted_end(joined)
 
     def following(self, position: int) -> int:

@@ -1,11 +1,7 @@
 """Messages as JSON rows, read in pages; used by `tail` and by the HTTP reader.
 
-    {"id": "3:17", "publish_time_ms": …, "event_time_ms": 0, "producer": "p", "sequence_id": 4,
-     "properties": {}, "key": "k", "value": "text"}
-
-Bytes that are not valid UTF-8 are in `key_base64` and `value_base64` instead. A missing key or
-value is null. An entry that cannot be decoded is one row with its id and an `error`, so that the
-rows after it can be read.
+`messages/message_json.py` has the format of a row. An entry that cannot be decoded is one row with
+its id and an `error`, so that the rows after it can be read.
 
 1. A `ReadStart` says where to begin: an entry, and the number of its messages to skip.
 2. `read_rows` reads from there until it has `bytes_max` bytes, and returns where it stopped.
@@ -17,13 +13,13 @@ is deleted between two calls is a gap. Nothing here changes a topic: any thread 
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput
 from lithify.positions import POSITION_MAX
-from lithify.topics.messages.message import Message, read_entry
+from lithify.topics.messages.message import read_entry
+from lithify.topics.messages.message_json import row_of
 from lithify.topics.subscriptions.entry_flags import message_count
 
 if TYPE_CHECKING:
@@ -34,15 +30,7 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-__all__ = [
-    "ReadStart",
-    "bytes_or_text",
-    "bytes_or_text_in",
-    "place_of",
-    "place_of_last",
-    "read_rows",
-    "row_of",
-]
+__all__ = ["ReadStart", "place_of", "place_of_last", "read_rows"]
 
 ROWS_BYTES_MAX = 2**20
 ROW_BYTES = 256
@@ -114,34 +102,3 @@ def read_rows(
 def _rows_of(entry: LogEntry, partition: int) -> Iterator[Row]:
     for message in read_entry(entry, partition):
         yield {"id": str(message.id), "error": message.error} if message.error else row_of(message)
-
-
-def row_of(message: Message) -> Row:
-    """Encode a message as a row."""
-    return {
-        "id": str(message.id),
-        "publish_time_ms": message.publish_time_ms,
-        "event_time_ms": message.event_time_ms,
-        "producer": message.producer,
-        "sequence_id": message.sequence_id,
-        "properties": dict(message.properties),
-        **bytes_or_text("key", message.key),
-        **bytes_or_text("value", message.value),
-    }
-
-
-def bytes_or_text(name: str, data: bytes | None) -> dict[str, str | None]:
-    """{name: text or None}, or {name_base64: …} for bytes that are not valid UTF-8."""
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data or b"").decode("ascii")}
-
-
-def bytes_or_text_in(row: Row, name: str) -> bytes | None:
-    """The inverse of `bytes_or_text`."""
-    encoded = row.get(f"{name}_base64")
-    if encoded is not None:
-        return base64.b64decode(encoded)
-    text = row.get(name)
-    return None if text is None else str(text).encode()
