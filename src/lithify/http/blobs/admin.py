@@ -28,7 +28,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from lithify.blobs.json_rows import plan_row, settings_row, statistics_row
+from lithify.blobs.blob_json import plan_row, settings_row, statistics_row
 from lithify.blobs.settings import POLICY_NAMES
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.policies.plugins import check_policy

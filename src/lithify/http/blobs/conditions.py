@@ -1,6 +1,6 @@
 """Conditional requests and ranges of blobs.
 
-The tags are the ETags of contents (`etag_of` in `blobs/json_rows.py`):
+The tags are the ETags of contents (`etag_of` in `blobs/blob_json.py`):
 
 1. `If-Match` must have the tag, otherwise 412. `If-None-Match` must not, otherwise 304.
 2. `Range` is used if `If-Range` has the tag or is absent, and if it is one range of bytes. Other

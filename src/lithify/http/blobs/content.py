@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from lithify.blobs.blob_json import etag_of
 from lithify.blobs.errors import BlobTooLarge
-from lithify.blobs.json_rows import etag_of
 from lithify.errors import LithifyError
 from lithify.http.auth import caller_of
 from lithify.http.blobs.conditions import is_known, range_of

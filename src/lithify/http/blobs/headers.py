@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lithify.blobs.json_rows import etag_of, ttl_ms_of, ttl_s_of
+from lithify.blobs.blob_json import etag_of, ttl_ms_of, ttl_s_of
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:

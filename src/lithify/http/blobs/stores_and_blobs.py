@@ -28,10 +28,10 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
+from lithify.blobs.blob_json import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.content.reader import BlobInfo
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
-from lithify.blobs.json_rows import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.replication.http_peer import HttpPeer
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
