@@ -34,7 +34,7 @@ from lithify.logger import get_logger
 from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
 from lithify.node.close_idle_topics import release_idle
-from lithify.node.compaction_service import compacting
+from lithify.node.compaction_loop import compacting
 from lithify.node.open_file_limit import AcceptErrors, files_max, open_topics_max
 from lithify.node.open_topics import open_rest
 from lithify.node.security import make_access, make_peers, make_tls
