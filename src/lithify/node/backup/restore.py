@@ -43,7 +43,7 @@ from lithify.fs.checked_lines import parse_lines
 from lithify.log.directory_marks import begin_creation, clear_mark, is_empty, remove_created
 from lithify.log.file_names import CREATING, LOCK, MANIFEST
 from lithify.log.verify import verify_log
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     check_file,
     check_store,
     checksum_file,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.fs import FileSystem
-    from lithify.node.backup.files import BackupList
+    from lithify.node.backup.backup_list import BackupList
 
 __all__ = ["AlreadyThere", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
 
