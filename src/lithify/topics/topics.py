@@ -41,7 +41,7 @@ from lithify.errors import (
     WriteFailed,
 )
 from lithify.fs import hold_directory, why_not_writable
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]

@@ -39,7 +39,7 @@ from lithify.compaction.run.log_runs import LogRuns
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import ignore_progress
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.log.file_names import PACE
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from lithify.compaction.tasks.jobs import Jobs, Progress
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
 
 __all__ = ["BLOB_TASKS", "BlobCompaction"]

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.states import BlobChanges
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
 
 __all__ = ["PEERS_MAX", "Replication"]

@@ -35,7 +35,7 @@ from lithify.compaction.run.log_runs import LogRuns
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import ignore_progress
 from lithify.errors import CONFLICT, InvalidInput
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.log.file_names import PACE
 from lithify.topics.compaction.live_messages import FACTS, UNFINISHED, TopicRule
 from lithify.topics.compaction.shrink_batches import TopicRewriting
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lithify.compaction.tasks.jobs import Jobs, Progress
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
     from lithify.topics.compaction.unfinished_chunks import Mark
