@@ -82,9 +82,9 @@ PURE = (
     "src/lithify/raft/core/ready.py",
     "src/lithify/raft/core/follower_and_candidate.py",
     "src/lithify/raft/core/settings.py",
-    "src/lithify/testing/raft_stage.py",
+    "src/lithify/testing/raft_simulation.py",
     "src/lithify/raft/core/storage.py",
-    "src/lithify/testing/raft_story.py",
+    "src/lithify/testing/raft_scenarios.py",
     "src/lithify/raft/core/values.py",
     "src/lithify/raft/core/voting.py",
     "src/lithify/raft/net/client_operations.py",
@@ -112,7 +112,7 @@ IMPURE_BUT = {
 }
 
 TOUCHES_FILES = {
-    "src/lithify/caches.py": "it looks after programs that this user runs, not data of a log",
+    "src/lithify/cache_directories.py": "it is for programs that this user runs, not data of a log",
     "src/lithify/compiled.py": "it looks whether compiled code can be kept beside its source",
     "src/lithify/fs/local.py": "it is the local file system",
     "src/lithify/pipeline/java.py": "it makes a program for Spark to start, not data of a log",

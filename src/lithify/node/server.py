@@ -5,7 +5,7 @@
 3. Pass the addresses to the caller.
 4. Open the topics that are not in use, in the background (`open_topics.py`), and close idle ones
    (`close_idle_topics.py`).
-5. Compact topics and blob stores, on request and by triggers (`compaction_service.py`); open the
+5. Compact topics and blob stores, on request and by triggers (`compaction_loop.py`); open the
    stores and maintain them (`blob_maintenance.py`), and replicate those with replicas
    (`blob_replication.py`).
 6. Serve until stopped, and maintain the topics once per interval. Disk access of the maintenance

@@ -4,7 +4,7 @@
 
 All records use it: structlog's loggers, the standard library's (uvicorn, asyncio), and the events
 of the stores, with their own text. A traceback is one value with escaped line ends. Logging never
-waits for the reader of stderr (`log_queue.py`): the node keeps serving even if stderr is a pipe
+waits for the reader of stderr (`stderr_queue.py`): the node keeps serving even if stderr is a pipe
 without an active reader.
 """
 

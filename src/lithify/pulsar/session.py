@@ -46,10 +46,10 @@ from lithify.pulsar.wire.framing import (
     check_text,
     next_frame,
 )
+from lithify.topics.client_info import ClientInfo
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.disk_steps import DiskCall, run_here
 from lithify.topics.permissions import Action
-from lithify.topics.producers.client import ClientInfo
 from lithify.topics.topics import TopicNotFound
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lithify.errors import CONFLICT, InvalidInput
-from lithify.topics.producers.client import NOBODY, ClientInfo
+from lithify.topics.client_info import NOBODY, ClientInfo
 
 __all__ = ["AccessMode", "Producer", "ProducerBusy", "ProducerFenced", "Producers"]
 

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from lithify.errors import CONFLICT, InvalidInput, LithifyError
-from lithify.topics.producers.client import NOBODY, ClientInfo
+from lithify.topics.client_info import NOBODY, ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

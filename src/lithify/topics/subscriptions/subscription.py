@@ -53,7 +53,7 @@ from lithify.topics.subscriptions.consumer import (
 from lithify.topics.subscriptions.entry_flags import is_spent, message_count
 from lithify.topics.subscriptions.key_shared_slots import KeySharedSlots
 from lithify.topics.subscriptions.masked_batches import MaskedBatches
-from lithify.topics.subscriptions.undelivered import Undelivered
+from lithify.topics.subscriptions.undelivered_by_key_slot import Undelivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.errors import InvalidInput
-from lithify.testing.raft_story import play
+from lithify.testing.raft_scenarios import play
 
 TOLD = """# A group of one.
 
