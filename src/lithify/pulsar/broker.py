@@ -18,9 +18,9 @@ from itertools import islice
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
+from lithify.name_locks import Claimed
 from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.pulsar.disk_threads import Owner, WorkThreads
 from lithify.pulsar.fair_turns import Rounds

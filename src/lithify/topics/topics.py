@@ -28,7 +28,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lithify.claims import Claims
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
@@ -45,6 +44,7 @@ from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.name_locks import Claims
 from lithify.settings import LogSettings
 from lithify.topics.compaction.compaction_service import service_factory
 from lithify.topics.compaction.scheduling import TopicCompactions
