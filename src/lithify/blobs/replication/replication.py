@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 from lithify.blobs.errors import ReplicaTalksNonsense, ReplicaUnreachable
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
-from lithify.blobs.replication.claims import PeerProgress, is_settled, not_covered
+from lithify.blobs.replication.purge_claims import PeerProgress, is_settled, not_covered
 from lithify.blobs.replication.replicator import PeerStatus
 from lithify.blobs.replication.states import Claim, Token
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
