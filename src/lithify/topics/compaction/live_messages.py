@@ -31,8 +31,8 @@ from lithify.compaction.reports.report import Cause
 from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_facts, index_rows
 from lithify.log.keyindex.key_index import BUCKETS
 from lithify.positions import NO_POSITION
+from lithify.topics.compaction.build_key_index import run_index
 from lithify.topics.compaction.dead_sets import DeadSetTask, run_dead_set
-from lithify.topics.compaction.key_index import run_index
 from lithify.topics.compaction.newest_per_key import (
     ROW_BYTES,
     LivenessLimits,

@@ -29,7 +29,7 @@ from lithify.compaction.tasks.key_indexes import IndexTask, read_index
 from lithify.log.reader import read_dead_set
 from lithify.positions import NO_POSITION
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
-from lithify.topics.compaction.key_index import run_index
+from lithify.topics.compaction.build_key_index import run_index
 from lithify.topics.compaction.key_index_flags import CHUNK_PART
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from lithify.errors import Corrupt, UnsupportedVersion
 from lithify.log.keyindex.key_index import KeyRows
 from lithify.log.segments.frame import LogEntry
 from lithify.positions import NO_POSITION
-from lithify.topics.compaction.key_index import IndexTask, SegmentRows, run_index
+from lithify.topics.compaction.build_key_index import IndexTask, SegmentRows, run_index
 from lithify.topics.compaction.key_index_flags import (
     CHUNK_LAST,
     CHUNK_PART,

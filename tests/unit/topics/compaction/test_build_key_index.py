@@ -15,7 +15,7 @@ from lithify.errors import Corrupt, DamagedFrame, RunCancelled
 from lithify.fs import LocalFileSystem, MemoryFileSystem, read_file
 from lithify.log.keyindex.key_index import ORDER_EVENT, ORDER_PUBLISH, IndexFacts
 from lithify.positions import unpack
-from lithify.topics.compaction.key_index import (
+from lithify.topics.compaction.build_key_index import (
     BLOCK_ROWS,
     IndexTask,
     has_index,
