@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.cold import drop_from_cache
 from bench.harness import Case
-from lithify.blobs.key_index import IndexTask, put_index
+from lithify.blobs.build_key_index import IndexTask, put_index
 from lithify.blobs.records import NEVER_MS, BlobRecordKind
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from lithify.blobs.build_key_index import IndexTask, read_rows, scan_rows
 from lithify.blobs.index_rows import pack_rows, rows_of, split_hash, unpack_row, values_of
-from lithify.blobs.key_index import IndexTask, read_rows, scan_rows
 from lithify.blobs.records import BlobRecordKind
 from lithify.compaction.tasks.jobs import no_check
 from lithify.log.keyindex.key_index import BUCKETS, COLUMNS

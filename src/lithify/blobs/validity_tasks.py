@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.blobs.key_index import read_rows
+from lithify.blobs.build_key_index import read_rows
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.validity import RecordFate, judge_rows
 from lithify.compaction.live_set.by_key import count_dropped, live_rows
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.blobs.key_index import IndexTask
+    from lithify.blobs.build_key_index import IndexTask
     from lithify.blobs.validity import ValidityTerms
 
 __all__ = [

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index import Bloom, Recent
 from lithify.blobs.index_rows import IndexRow, rows_of
-from lithify.blobs.key_index import open_index, put_index, run_index
 from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check

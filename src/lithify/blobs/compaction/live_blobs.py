@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index_rows import join_rows
-from lithify.blobs.key_index import open_index, put_index, run_index
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
 from lithify.blobs.validity import ValidityTerms
 from lithify.blobs.validity_tasks import (

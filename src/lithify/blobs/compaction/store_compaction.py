@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["BLOB_TASKS", "BlobCompaction"]
 
 BLOB_TASKS = (
-    "lithify.blobs.key_index",
+    "lithify.blobs.build_key_index",
     "lithify.blobs.validity_tasks",
     "lithify.blobs.compaction.live_blobs",
     "lithify.blobs.statistics.tasks",

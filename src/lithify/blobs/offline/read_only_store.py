@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.blobs.build_key_index import open_index, scan_rows
 from lithify.blobs.errors import NotABlobStore
 from lithify.blobs.index import BlobIndex, OpenedIndex, Recent
-from lithify.blobs.key_index import open_index, scan_rows
 from lithify.blobs.log_writer import recent_of
 from lithify.blobs.settings import BlobSettings, StoreShape
 from lithify.blobs.store import KIND

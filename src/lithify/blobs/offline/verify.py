@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index
 from lithify.blobs.erase.journal import read_erase
 from lithify.blobs.errors import BlobDeleted, BlobError, BlobExpired, BlobNotFound
 from lithify.blobs.index_rows import values_of
-from lithify.blobs.key_index import open_index
 from lithify.blobs.offline.read_only_store import check_is_store, open_stored
 from lithify.blobs.offline.replay import SegmentReplay
 from lithify.blobs.records import KIND_SHIFT, BlobRecordKind

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.blobs.key_index import IndexTask, has_index, open_index, read_rows, run_index
+from lithify.blobs.build_key_index import IndexTask, has_index, open_index, read_rows, run_index
 from lithify.blobs.statistics.kernels import add_up
 from lithify.blobs.validity_tasks import ROW_BYTES
 from lithify.compaction.live_set.by_key import plan_ranges

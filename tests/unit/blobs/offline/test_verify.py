@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lithify.blobs.build_key_index import put_index, scan_rows
 from lithify.blobs.errors import BlobDeleted, NotABlobStore
 from lithify.blobs.index import Bloom
-from lithify.blobs.key_index import put_index, scan_rows
 from lithify.blobs.offline import verify as verify_module
 from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.records import (
