@@ -21,8 +21,7 @@ import numpy as np
 from lithify.blobs.index_rows import join_rows, rows_of_frames
 from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance
-from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import (
+from lithify.compaction.tasks.find_or_build_key_index import (
     IndexTask,
     has_index,
     open_index,
@@ -30,6 +29,7 @@ from lithify.compaction.tasks.key_indexes import (
     read_index,
     segment_crc,
 )
+from lithify.compaction.tasks.jobs import no_check
 from lithify.log.keyindex.key_index import IndexFacts, encode
 from lithify.log.reader import OpenSegment
 from lithify.log.segments.scan import scan_frames

@@ -44,8 +44,8 @@ from lithify.compaction.live_set.by_key import (
     run_job,
 )
 from lithify.compaction.live_set.rule_interface import SegmentJudgement
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, has_index, index_rows
 from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_rows
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
 from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX

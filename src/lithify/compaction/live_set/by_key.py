@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from lithify.compaction.tasks.key_indexes import has_index
+from lithify.compaction.tasks.find_or_build_key_index import has_index
 from lithify.errors import JobFailed, PlanStale
 from lithify.log.file_names import key_index_name
 from lithify.log.keyindex.key_index import BUCKETS
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from lithify.compaction.live_set.rule_interface import LiveSetQuestion
     from lithify.compaction.reports.report import Cause
+    from lithify.compaction.tasks.find_or_build_key_index import IndexTask
     from lithify.compaction.tasks.jobs import Check
-    from lithify.compaction.tasks.key_indexes import IndexTask
 
 __all__ = [
     "BucketResult",

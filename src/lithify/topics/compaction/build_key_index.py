@@ -39,7 +39,7 @@ import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance
-from lithify.compaction.tasks.key_indexes import (
+from lithify.compaction.tasks.find_or_build_key_index import (
     IndexTask,
     has_index,
     index_facts,

@@ -30,7 +30,7 @@ from lithify.topics.compaction.newest_per_key import read_rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.tasks.key_indexes import IndexTask
+    from lithify.compaction.tasks.find_or_build_key_index import IndexTask
     from lithify.topics.compaction.newest_per_key import Survivors
 
 __all__ = ["DeadSetTask", "LiveRows", "run_dead_set"]

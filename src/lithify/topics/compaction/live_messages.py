@@ -28,7 +28,12 @@ from lithify.compaction.live_set.by_key import (
 )
 from lithify.compaction.live_set.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
-from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_facts, index_rows
+from lithify.compaction.tasks.find_or_build_key_index import (
+    IndexTask,
+    has_index,
+    index_facts,
+    index_rows,
+)
 from lithify.log.keyindex.key_index import BUCKETS
 from lithify.positions import NO_POSITION
 from lithify.topics.compaction.build_key_index import run_index

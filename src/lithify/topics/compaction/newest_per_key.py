@@ -24,8 +24,8 @@ from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance
 from lithify.compaction.live_set.by_key import count_dropped
 from lithify.compaction.reports.report import Cause
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, read_index
 from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import IndexTask, read_index
 from lithify.log.reader import read_dead_set
 from lithify.positions import NO_POSITION
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels

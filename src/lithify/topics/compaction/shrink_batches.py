@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.compaction.tasks.key_indexes import IndexTask, place_index, segment_crc
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, place_index, segment_crc
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
 from lithify.liveset import LiveSet
 from lithify.log.deadset.dead_set import DeadSet, Parts

@@ -18,7 +18,7 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
 )
 from lithify.compaction.reports.report import Cause
-from lithify.compaction.tasks.key_indexes import IndexTask
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask
 from lithify.errors import PlanStale
 from lithify.fs import MemoryFileSystem
 from lithify.log.manifest import SegmentRef
