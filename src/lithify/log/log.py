@@ -51,6 +51,7 @@ from lithify.log.active_segment import ActiveSegment
 from lithify.log.appending import Appender
 from lithify.log.deferred_events import DeferredEvents
 from lithify.log.file_names import LOCK, MANIFEST, segment_name
+from lithify.log.fsync import Syncer
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.manifest_publisher import ManifestPublisher
 from lithify.log.pins import Pins
@@ -66,7 +67,6 @@ from lithify.log.rolling import Roller
 from lithify.log.segments.frame import NewEntry
 from lithify.log.segments.frame_batch import FrameBatch
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
-from lithify.log.syncing import Syncer
 from lithify.log.write_state import WriteState
 from lithify.positions import DENSE, NO_POSITION
 from lithify.settings import Durability, LogSettings

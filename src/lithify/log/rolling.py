@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.fs import FileSystem
     from lithify.log.active_segment import ActiveSegment
+    from lithify.log.fsync import Syncer
     from lithify.log.segments.segment_file import SegmentFooter, SegmentHeader
-    from lithify.log.syncing import Syncer
     from lithify.log.write_state import WriteState
     from lithify.positions import PositionRule
 
