@@ -5,6 +5,8 @@ One fsync at a time covers everything that was written before it began. After a 
 dropped those pages while it still returns their contents. In the other modes the bytes stay, and
 the error goes to the caller of `sync`.
 
+In mode `interval` the fsync is due `sync_interval_ms` after the last one (`sync_if_due`).
+
 The write lock is not held during the fsync: other threads append meanwhile, for the next one.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import LithifyError, LogClosed, WriteFailed
 from lithify.events import WriteRefused
+from lithify.settings import Durability
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
@@ -32,13 +35,21 @@ class Syncer:
         self._writes = writes
         self._clock = clock
         self._lock = threading.Lock()
-        self.synced_at_s = clock.monotonic_s()
+        self._synced_at_s = clock.monotonic_s()
         """End of the last fsync."""
 
     def sync(self) -> None:
         """Make everything appended so far durable, in any mode."""
         with self._writes.events, self._lock:
             self._sync()
+
+    def sync_if_due(self) -> None:
+        """In mode `interval`: sync if something is not durable and the interval has passed."""
+        settings = self._writes.settings
+        if settings.durability is Durability.INTERVAL and self._writes.current.active.unsynced:
+            waited_ms = (self._clock.monotonic_s() - self._synced_at_s) * 1000
+            if waited_ms >= settings.sync_interval_ms:
+                self.sync()
 
     def sync_tick(self, tick: Tick) -> None:
         """Make the appends of a tick durable; does nothing if another thread has done so."""
@@ -84,7 +95,7 @@ class Syncer:
                 writes.drop_unacknowledged(failure)
                 # Under the lock, so that later appends see the failure.
                 tick.complete(failure)
-        self.synced_at_s = self._clock.monotonic_s()
+        self._synced_at_s = self._clock.monotonic_s()
         if failure is not None:
             raise failure
         tick.complete()

@@ -1,6 +1,7 @@
 """Compiled loops that turn the frames of a segment into key index rows. Pure.
 
-`key_index.py` describes the rows and is the only caller. `index_frames` processes entry by entry:
+`build_key_index.py` describes the rows and is the only caller. `index_frames` processes entry by
+entry:
 
 1. Locate the metadata and parse its fields. An entry with unreadable metadata is opaque. A marker
    is counted and gets no row.
