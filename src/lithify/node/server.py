@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
-    from lithify.pulsar.listener import ClientConnection
+    from lithify.pulsar.connection import ClientConnection
     from lithify.topics.topic import Topic
 
     MakeApp = Callable[[Broker, BlobStores], Any]

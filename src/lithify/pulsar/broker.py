@@ -1,7 +1,7 @@
 """The broker: the state that all sessions of a node share, in one event loop.
 
 It maps each producer and consumer to its session, wakes subscriptions when they have messages to
-deliver, and sends replies in the order of the appends. It does no I/O: the listener passes received
+deliver, and sends replies in the order of the appends. It does no I/O: a connection passes received
 bytes to the sessions, one task per topic awaits the appends, and threads do all other disk work
 (`disk_threads.py`).
 """

@@ -11,8 +11,10 @@ import pytest
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
-from lithify.pulsar import listener
+from lithify.pulsar import connection
 from lithify.pulsar.broker import Broker
+from lithify.pulsar.connection_limits import STRANGER_BYTES
+from lithify.pulsar.listener import listen
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command, next_frame
 from lithify.settings import Durability, LogSettings
@@ -32,7 +34,7 @@ class Client:
     def __init__(
         self,
         topics: Topics,
-        connections: set[listener.ClientConnection],
+        connections: set[connection.ClientConnection],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -69,9 +71,9 @@ async def producing(durability: Durability) -> AsyncIterator[Client]:
         events=ignore_events,
         owner="test",
     )
-    connections: set[listener.ClientConnection] = set()
+    connections: set[connection.ClientConnection] = set()
     broker = Broker(topics, name="b", version="test")
-    server = await listener.listen(broker, "127.0.0.1", 0, connections)
+    server = await listen(broker, "127.0.0.1", 0, connections)
     streams = await asyncio.open_connection(*server.sockets[0].getsockname())
     client = Client(topics, connections, *streams)
     connect = wire.BaseCommand(type=Type.CONNECT)
@@ -118,13 +120,13 @@ def test_receipts_come_in_order_whether_or_not_the_disk_is_waited_for(
 def test_a_peer_that_fills_its_buffer_gets_a_larger_one_and_no_larger_than_needed() -> None:
     async def story() -> None:
         async with producing(Durability.NONE) as client:
-            assert client.buffer_bytes == listener.STRANGER_BYTES
+            assert client.buffer_bytes == STRANGER_BYTES
             small = send(entry(bytes(50_000)), producer_id=3)
             for _ in range(200):
                 client.writer.write(small)
             for _ in range(200):
                 await client.answer()
-            assert client.buffer_bytes == listener.RECEIVE_BYTES_FULL
+            assert client.buffer_bytes == connection.RECEIVE_BYTES_FULL
             client.writer.write(send(entry(bytes(3 * 2**20)), producer_id=3))
             await client.answer()
             assert client.buffer_bytes == 4 * 2**20
