@@ -1,4 +1,7 @@
-"""Maps the positions, times and hash ranges in consumer commands to positions in a topic.
+"""Maps the message ids and times of SEEK and SUBSCRIBE to positions in a topic.
+
+A SEEK has a message id or a publish time. The start of a new subscription is a message id, a time,
+or one end of the topic. SUBSCRIBE may also have the hash ranges of a sticky consumer.
 
 Pure, except for the search of a topic by time. Used by `consumer_commands.py`.
 """
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from lithify.topics.disk_steps import Steps
     from lithify.topics.topic import Topic
 
-__all__ = ["LATEST", "position_of", "resolved", "slots_of", "start_of"]
+__all__ = ["position_of", "seek_position", "slots_of", "start_position"]
 
 LATEST = 2**63 - 1
 
@@ -33,12 +36,15 @@ def position_of(message_id: wire.MessageIdData) -> int:
     return pack(ledger, min(entry, 2**PACKED_ENTRY_BITS - 1))
 
 
-def resolved(position: int, topic: Topic) -> int:
-    """Clamp a start position to the log, so that future entries are not skipped."""
-    return min(max(position, 0), topic.log.next_position)
+def seek_position(request: wire.CommandSeek, topic: Topic, *, compacted: bool) -> Steps[int]:
+    """The position to which a SEEK moves the cursor: by publish time or by message id."""
+    if request.HasField("message_publish_time"):
+        time_ms = min(request.message_publish_time, LATEST)
+        return (yield from topic.reader.finding_time(time_ms, compacted=compacted))
+    return _resolved(position_of(request.message_id), topic)
 
 
-def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps[int]:
+def start_position(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps[int]:
     """The start position of a new subscription.
 
     The rollback duration has priority: clients send it together with a meaningless message id.
@@ -48,7 +54,7 @@ def start_of(request: wire.CommandSubscribe, topic: Topic, now_ms: int) -> Steps
         since_ms = max(0, now_ms - 1000 * seconds)
         return (yield from topic.reader.finding_time(since_ms, compacted=request.read_compacted))
     if request.HasField("start_message_id"):
-        position = resolved(position_of(request.start_message_id), topic)
+        position = _resolved(position_of(request.start_message_id), topic)
         if position < topic.log.next_position:
             return position
     if request.initialPosition == wire.CommandSubscribe.Earliest:
@@ -65,3 +71,8 @@ def slots_of(request: wire.CommandSubscribe) -> list[tuple[int, int]]:
         # Check the count before any range is processed.
         raise InvalidInput(f"{len(ranges)} hash ranges are above the limit {RANGES_MAX}")
     return [(each.start, each.end) for each in ranges]
+
+
+def _resolved(position: int, topic: Topic) -> int:
+    """Clamp a start position to the log, so that future entries are not skipped."""
+    return min(max(position, 0), topic.log.next_position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.positions import pack
-from lithify.pulsar.seek_positions import position_of
+from lithify.pulsar.seek_and_start_positions import position_of
 from lithify.pulsar.wire import wire_pb2 as wire
 
 
