@@ -535,7 +535,7 @@ class Consuming:
             return
         topic = joined.topic
         try:
-            last = yield from topic.reader.finding_last_message_id(joined.consumer.through)
+            last = yield from topic.reader.end.finding(joined.consumer.through)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return

@@ -40,7 +40,7 @@ def seek_position(request: wire.CommandSeek, topic: Topic, *, compacted: bool) -
     """The position to which a SEEK moves the cursor: by publish time or by message id."""
     if request.HasField("message_publish_time"):
         time_ms = min(request.message_publish_time, LATEST)
-        return (yield from topic.reader.finding_time(time_ms, compacted=compacted))
+        return (yield from topic.reader.times.finding(time_ms, compacted=compacted))
     return _resolved(position_of(request.message_id), topic)
 
 
@@ -52,7 +52,7 @@ def start_position(request: wire.CommandSubscribe, topic: Topic, now_ms: int) ->
     seconds = request.start_message_rollback_duration_sec
     if seconds > 0 and request.subscription not in topic.subscriptions:
         since_ms = max(0, now_ms - 1000 * seconds)
-        return (yield from topic.reader.finding_time(since_ms, compacted=request.read_compacted))
+        return (yield from topic.reader.times.finding(since_ms, compacted=request.read_compacted))
     if request.HasField("start_message_id"):
         position = _resolved(position_of(request.start_message_id), topic)
         if position < topic.log.next_position:

@@ -301,7 +301,7 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
         topic, subscription = await consumer_of_ten(node, client)
         topic.acknowledge(subscription, AckedUpTo(topic.last_position))
         pause = Pause()
-        found = topic.reader.find_time(1)
+        found = topic.reader.times.find(1)
 
         def find_time(*_: object, **__: object) -> int:
             pause.wait()

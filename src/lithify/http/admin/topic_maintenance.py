@@ -80,7 +80,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         current = await broker.topic(topic.name)
         current.writer.terminated = True
         await asyncio.to_thread(current.log.sync)
-        found.append(from_id(await broker.run(current.reader.finding_last_message_id())))
+        found.append(from_id(await broker.run(current.reader.end.finding())))
     return found
 
 
