@@ -40,9 +40,10 @@ from lithify.errors import (
 )
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
-from lithify.topics.permissions import NotAuthenticated, NotAuthorized
+from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy
 from lithify.topics.schemas.schemas import IncompatibleSchema
+from lithify.topics.token_authentication import NotAuthenticated
 from lithify.topics.topics import TooManyTopics, TopicNotFound
 
 if TYPE_CHECKING:
