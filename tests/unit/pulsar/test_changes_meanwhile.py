@@ -308,7 +308,7 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
             pause.wait()
             return found
 
-        monkeypatch.setattr(topic.reader, "find_time", find_time)
+        monkeypatch.setattr(topic.reader.times, "find", find_time)
         seek = wire.BaseCommand(type=Type.SEEK)
         seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
         client.send(seek)

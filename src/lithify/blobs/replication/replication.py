@@ -21,7 +21,7 @@ is dropped that a peer may not have read.
    a while, or is an old copy of itself: it is **stale**, and the page says so. It must sweep before
    it continues to read (`replicator.py`); until then this store reads nothing from it.
 3. A replica that has neither requested nor been read has nothing to sweep: it is new.
-4. This replica must not bring back what others have purged: `name_locks.py`.
+4. This replica must not bring back what others have purged: `purge_claims.py`.
 
 Any thread may call. Called by the store, by HTTP and by the replicator.
 """
