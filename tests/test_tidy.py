@@ -54,6 +54,7 @@ PURE = (
     "src/lithify/compaction/policies/compacted_view.py",
     "src/lithify/errors.py",
     "src/lithify/events.py",
+    "src/lithify/exit_codes.py",
     "src/lithify/liveset/format.py",
     "src/lithify/liveset/liveset.py",
     "src/lithify/liveset/ranges.py",

@@ -17,7 +17,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT
 from lithify.topics.definitions.definitions import NamespaceDefinition
 from lithify.topics.token_authentication import Principal, TokenKey, TokenVerifier
 

@@ -21,7 +21,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from lithify.errors import CONFLICT, InvalidSetting, LithifyError
+from lithify.errors import InvalidSetting, LithifyError
+from lithify.exit_codes import CONFLICT
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

@@ -31,14 +31,8 @@ from typing import TYPE_CHECKING
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
-from lithify.errors import (
-    NOT_FOUND,
-    InvalidInput,
-    LithifyError,
-    MissingLog,
-    OpenFailed,
-    WriteFailed,
-)
+from lithify.errors import InvalidInput, LithifyError, MissingLog, OpenFailed, WriteFailed
+from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree

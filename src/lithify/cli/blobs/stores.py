@@ -33,7 +33,7 @@ from lithify.cli.output import (
     print_table,
 )
 from lithify.cli.unclaimed import adopted_names, print_adopted, print_missing, print_unclaimed
-from lithify.errors import FAILED
+from lithify.exit_codes import FAILED
 from lithify.units import parse_bytes
 
 if TYPE_CHECKING:

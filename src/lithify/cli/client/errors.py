@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from lithify.errors import (
-    CONFLICT,
-    FAILED,
-    NOT_FOUND,
-    OUTCOME_UNKNOWN,
-    UNREACHABLE,
-    USAGE,
-    LithifyError,
-)
+from lithify.errors import LithifyError
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 
 __all__ = ["AnswerLost", "NodeNotReached", "Refused"]
 

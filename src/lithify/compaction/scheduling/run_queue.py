@@ -39,7 +39,6 @@ from lithify.compaction.scheduling.run_order import CompactNow, Result, Schedule
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import (
-    OUTCOME_UNKNOWN,
     InvalidInput,
     LithifyError,
     LogClosed,
@@ -47,6 +46,7 @@ from lithify.errors import (
     RunRefused,
     RunSuspended,
 )
+from lithify.exit_codes import OUTCOME_UNKNOWN
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING
 from lithify.blobs.offline.verify import verify_store
 from lithify.checksum import crc32c
 from lithify.errors import (
-    CONFLICT,
-    NOT_FOUND,
     DamagedFile,
     InvalidInput,
     MissingFile,
@@ -32,6 +30,7 @@ from lithify.errors import (
     UnsupportedVersion,
     WriteFailed,
 )
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.topics.directories.data_directory import BACKUP, UNFINISHED

@@ -30,14 +30,9 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.unclaimed_directories import StoreDirectories
 from lithify.clock import SystemClock
-from lithify.errors import (
-    CONFLICT,
-    NOT_FOUND,
-    InvalidInput,
-    LithifyError,
-    WriteFailed,
-)
+from lithify.errors import InvalidInput, LithifyError, WriteFailed
 from lithify.events import ignore_events
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 from lithify.fs import hold_directory, read_file
 from lithify.fs.checked_lines import parse_lines
 from lithify.log.directory_marks import begin_creation, clear_mark, is_empty, remove_created

@@ -21,13 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.checksum import crc32c
-from lithify.errors import (
-    CONFLICT,
-    DamagedFile,
-    InvalidInput,
-    MissingFile,
-    UnsupportedVersion,
-)
+from lithify.errors import DamagedFile, InvalidInput, MissingFile, UnsupportedVersion
+from lithify.exit_codes import CONFLICT
 from lithify.fs import read_file
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.fs.remove_tree import remove_tree

@@ -34,7 +34,8 @@ from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.log_runs import LogRuns
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import ignore_progress
-from lithify.errors import CONFLICT, InvalidInput
+from lithify.errors import InvalidInput
+from lithify.exit_codes import CONFLICT
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.log.file_names import PACE
 from lithify.topics.compaction.live_messages import FACTS, UNFINISHED, TopicRule

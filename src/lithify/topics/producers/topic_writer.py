@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError, LogClosed
+from lithify.errors import InvalidInput, LithifyError, LogClosed
+from lithify.exit_codes import CONFLICT
 from lithify.log.segments.frame_batch import size_of
 from lithify.positions import unpack
 from lithify.topics.backlog_limit import BacklogExceeded

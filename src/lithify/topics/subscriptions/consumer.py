@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT
 from lithify.topics.client_info import NOBODY, ClientInfo
 
 if TYPE_CHECKING:
