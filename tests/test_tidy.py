@@ -70,7 +70,7 @@ PURE = (
     "src/lithify/raft/core/configuration_change.py",
     "src/lithify/raft/core/configuration.py",
     "src/lithify/raft/core/core.py",
-    "src/lithify/raft/core/engine.py",
+    "src/lithify/raft/core/member_state.py",
     "src/lithify/raft/core/errors.py",
     "src/lithify/raft/core/events.py",
     "src/lithify/raft/core/leader.py",
