@@ -69,7 +69,7 @@ PURE = (
     "src/lithify/raft/core/__init__.py",
     "src/lithify/raft/core/configuration_change.py",
     "src/lithify/raft/core/configuration.py",
-    "src/lithify/raft/core/core.py",
+    "src/lithify/raft/core/raft_core.py",
     "src/lithify/raft/core/member_state.py",
     "src/lithify/raft/core/errors.py",
     "src/lithify/raft/core/events.py",

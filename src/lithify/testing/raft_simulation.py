@@ -19,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.raft.core.core import RaftCore
 from lithify.raft.core.messages import Applied, InstallSnapshot, StorageAppended
+from lithify.raft.core.raft_core import RaftCore
 from lithify.raft.core.storage import MemoryStorage
 from lithify.raft.core.values import EntryKind, SnapshotMeta
 
