@@ -1,4 +1,4 @@
-"""Raft consensus without I/O. Start reading in `core.py`; the manual is `docs/raft.md`."""
+"""Raft consensus without I/O. Start reading in `raft_core.py`; the manual is `docs/raft.md`."""
 
 from lithify.raft.core.configuration import ConfChange, Config, MemberChange, Mode, Op
 from lithify.raft.core.errors import (
