@@ -33,7 +33,7 @@ from lithify.blobs.records import hash_id
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS
 from lithify.log.manifest import read_manifest
 from lithify.settings import Durability
 

@@ -2,7 +2,7 @@
 
 1. Read the segment once, in pieces, every CRC checked.
 2. Extract the fields of each record from all frames of a piece at once (`index_rows.py`).
-3. Write the index beside the segment (`lithify.log.keyindex.key_index`).
+3. Write the index beside the segment (`lithify.log.key_index.key_index`).
 
 A store builds the index of a segment that it has just sealed from its recent writes, with
 `put_index`. This task builds those that a crash, damage or a rewrite has left missing. Both produce
@@ -30,7 +30,7 @@ from lithify.compaction.tasks.find_or_build_key_index import (
     segment_crc,
 )
 from lithify.compaction.tasks.jobs import no_check
-from lithify.log.keyindex.key_index import IndexFacts, encode
+from lithify.log.key_index.key_index import IndexFacts, encode
 from lithify.log.reader import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.key_index.key_index import KeyRows
 
 __all__ = [
     "IndexTask",

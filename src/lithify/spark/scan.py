@@ -39,8 +39,8 @@ from lithify.compaction.limits.budget import Budget
 from lithify.errors import Corrupt, LithifyError, MissingFile, UnsupportedVersion
 from lithify.fs import LocalFileSystem
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import ORDER_EVENT, ORDER_PUBLISH
-from lithify.log.keyindex.key_index_kernels import position_order
+from lithify.log.key_index.key_index import ORDER_EVENT, ORDER_PUBLISH
+from lithify.log.key_index.key_index_kernels import position_order
 from lithify.log.read_only_log import find_manifest, open_readonly, pinned_generation
 from lithify.log.reader import ActiveTail, OpenSegment, OpenSegments, Snapshot, read_dead_set
 from lithify.log.segments.block_index import BlockIndex
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyIndex, KeyRows
+    from lithify.log.key_index.key_index import KeyIndex, KeyRows
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.reader import SegmentSpan
     from lithify.log.segments.scan import Frames

@@ -13,7 +13,7 @@ from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, KeyRows
+from lithify.log.key_index.key_index import COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 from tests.hooked_jobs import HookedJobs
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life

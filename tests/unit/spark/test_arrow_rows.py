@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lithify.errors import InvalidInput
-from lithify.log.deadset.dead_set import Parts
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.manifest import Manifest
 from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
 from lithify.log.segments.block_index import BlockIndex

@@ -10,7 +10,7 @@ import numpy as np
 
 from lithify.compaction.limits.budget import Budget
 from lithify.fs import MemoryFileSystem
-from lithify.log.deadset.dead_set import Parts
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.frame import HEADER_BYTES, NewEntry, encode_header
 from lithify.log.segments.scan import Frames

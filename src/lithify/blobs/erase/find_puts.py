@@ -28,7 +28,7 @@ from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.validity import group_blobs
 from lithify.blobs.validity_tasks import ROW_BYTES, read_part
 from lithify.errors import Corrupt, UnsupportedVersion
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

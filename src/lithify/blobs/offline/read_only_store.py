@@ -23,7 +23,7 @@ from lithify.blobs.store import KIND
 from lithify.blobs.validity_tasks import read_part
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import Corrupt, LithifyError, UnsupportedVersion
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
 from lithify.log.read_only_log import find_manifest, open_readonly
 from lithify.log.reader import read_dead_set
 

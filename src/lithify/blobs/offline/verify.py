@@ -37,7 +37,7 @@ from lithify.blobs.records import KIND_SHIFT, BlobRecordKind
 from lithify.blobs.visibility import Include, visibility_of
 from lithify.errors import Corrupt, ReadFailed, UnsupportedVersion
 from lithify.log.file_names import ERASE
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.log.read_only_log import open_readonly
 from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.segments.scan import scan_frames

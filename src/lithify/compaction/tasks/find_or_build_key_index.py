@@ -1,6 +1,6 @@
 """Key indexes as used by tasks: located by segment, opened, and built if necessary.
 
-`lithify.log.keyindex.key_index` defines the file. The store decides which rows a segment has, and
+`lithify.log.key_index.key_index` defines the file. The store decides which rows a segment has, and
 passes the function that builds an index. This module finds the index of a segment, validates it,
 and reads it, whatever its state.
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lithify.compaction.limits.budget import Budget
 from lithify.errors import Corrupt, DamagedFile, MissingFile, UnsupportedVersion
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import ORDER_PUBLISH, KeyIndex, segment_crc_of, write_key_index
+from lithify.log.key_index.key_index import ORDER_PUBLISH, KeyIndex, segment_crc_of, write_key_index
 from lithify.log.segments.segment_file import read_footer
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
     from lithify.fs import File, FileSystem
-    from lithify.log.keyindex.key_index import IndexFacts, KeyRows
+    from lithify.log.key_index.key_index import IndexFacts, KeyRows
     from lithify.log.manifest import SegmentRef
 
 __all__ = [

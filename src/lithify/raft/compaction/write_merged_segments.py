@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lithify.compaction.run.journal import RunRecord
     from lithify.compaction.tasks.jobs import Check, Jobs, Progress
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.log.manifest import SegmentRef
     from lithify.raft.compaction.segments_port import NamedLog
 

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import CoreSettings, RaftMessage
     from lithify.raft.machine import Machine
     from lithify.raft.net.client_operations import Address

@@ -7,7 +7,7 @@
 3. Drop rows that can never win (`key_index_reduce_kernels.py`). Skipped if the segment has a dead
    set, or an index of the other order that a concurrent run may be using: the winner in one order
    may be dead in the other.
-4. Write the remaining rows beside the segment (`lithify.log.keyindex.key_index`).
+4. Write the remaining rows beside the segment (`lithify.log.key_index.key_index`).
 
 The rows of an entry; `key_index_flags.py` has the flags:
 
@@ -47,7 +47,7 @@ from lithify.compaction.tasks.find_or_build_key_index import (
     open_index,
     place_index,
 )
-from lithify.log.keyindex.key_index import (
+from lithify.log.key_index.key_index import (
     COLUMNS,
     ORDER_EVENT,
     ORDER_PUBLISH,
@@ -56,7 +56,7 @@ from lithify.log.keyindex.key_index import (
     encode,
     segment_crc_of,
 )
-from lithify.log.keyindex.key_index_kernels import bucket_order
+from lithify.log.key_index.key_index_kernels import bucket_order
 from lithify.log.reader import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer

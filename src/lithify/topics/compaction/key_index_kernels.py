@@ -86,7 +86,7 @@ COLUMNS = 10
     _EVENT_MS,
     _GROUP_HASH,
 ) = range(COLUMNS)
-"""The columns of a row, in the order of `lithify.log.keyindex.key_index.COLUMNS`.
+"""The columns of a row, in the order of `lithify.log.key_index.key_index.COLUMNS`.
 
 All int64; hashes keep their bits. All columns are in one array: for a tuple of arrays numba counts
 references per array, which took ten times as long as the rest.

@@ -28,8 +28,8 @@ from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import InvalidInput
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import ERASE, dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef

@@ -13,7 +13,7 @@ from lithify.compaction.policies.neighbours import plan_neighbours
 from lithify.compaction.policies.packing import Limits
 from lithify.errors import DamagedFrame, RunFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.segment_file import read_header
 from lithify.raft.compaction.group_compaction import RunWanted

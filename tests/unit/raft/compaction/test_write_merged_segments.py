@@ -20,7 +20,7 @@ from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import NoJournal
 from lithify.errors import DamagedFrame, RunCancelled
 from lithify.fs import LocalFileSystem, MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.raft.compaction import write_merged_segments
 from lithify.raft.compaction.group_compaction import RunWanted

@@ -13,7 +13,7 @@ import pytest
 from lithify.compaction.limits.budget import Budget
 from lithify.errors import Corrupt, DamagedFrame, RunCancelled
 from lithify.fs import LocalFileSystem, MemoryFileSystem, read_file
-from lithify.log.keyindex.key_index import ORDER_EVENT, ORDER_PUBLISH, IndexFacts
+from lithify.log.key_index.key_index import ORDER_EVENT, ORDER_PUBLISH, IndexFacts
 from lithify.positions import unpack
 from lithify.topics.compaction.build_key_index import (
     BLOCK_ROWS,

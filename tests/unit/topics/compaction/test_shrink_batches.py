@@ -16,10 +16,10 @@ from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import InvalidInput
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, ORDER_PUBLISH
+from lithify.log.key_index.key_index import COLUMNS, ORDER_PUBLISH
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
 from lithify.log.reader import OpenSegment
@@ -44,7 +44,7 @@ from tests.unit.topics.segments import shrink
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.key_index.key_index import KeyRows
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.frame import LogEntry
 

@@ -21,8 +21,8 @@ import numpy as np
 from lithify.checksum import crc32c
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.errors import InvalidInput
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet
 from lithify.log.file_names import dead_set_name
 from lithify.log.manifest import DeadRef
 from lithify.log.reader import read_dead_set
@@ -30,7 +30,7 @@ from lithify.log.reader import read_dead_set
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from lithify.compaction.live_set.rule_interface import (
+    from lithify.compaction.live_set_rules.rule_interface import (
         LiveSetQuestion,
         LiveSetRule,
         SegmentJudgement,

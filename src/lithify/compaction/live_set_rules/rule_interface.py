@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.rewrite.copy_frames import measure_live
-from lithify.log.deadset.dead_set import Parts
+from lithify.log.dead_set.dead_set import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lithify.compaction.limits.budget import Budget
     from lithify.compaction.tasks.jobs import Check, Jobs, Progress
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.log.manifest import SegmentRef
 
     Measure = Callable[["LiveSetQuestion", SegmentRef, LiveSet], tuple[int, int]]

@@ -1,4 +1,4 @@
-"""The live set, by example. `tests/property/test_liveset.py` compares it with Python's sets."""
+"""The live set, by example. `tests/property/test_live_set.py` compares it with Python's sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
-from lithify.liveset import LiveSet, LiveSetBuilder
+from lithify.live_set import LiveSet, LiveSetBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -381,7 +381,7 @@ def test_ten_million_scattered_positions_are_small_and_quick_to_ask() -> None:
 # Not getrusage: its peak is inherited from the process that started this one.
 PEAK = """
 import re, pathlib, numpy as np
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 def peak_bytes():
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lithify.compaction.live_set.by_key import (
+from lithify.compaction.live_set_rules.by_key import (
     add_up_dropped,
     by_segment,
     count_dropped,

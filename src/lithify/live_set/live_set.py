@@ -29,8 +29,8 @@ import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.errors import InvalidInput, PositionOutOfRange
-from lithify.liveset import format as liveset_format
-from lithify.liveset.ranges import (
+from lithify.live_set import format as live_set_format
+from lithify.live_set.ranges import (
     DIFFERENCE,
     INTERSECTION,
     UNION,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
-    from lithify.liveset.ranges import Integers, Positions, Unsigned
+    from lithify.live_set.ranges import Integers, Positions, Unsigned
 
 __all__ = ["LiveSet", "LiveSetBuilder"]
 
@@ -139,12 +139,12 @@ class LiveSet:
     @classmethod
     def from_bytes(cls, data: Buffer, path: str = "<memory>") -> LiveSet:
         """Parse the bytes of `to_bytes`; `path` is only named in errors."""
-        return cls(*liveset_format.decode(data, path))
+        return cls(*live_set_format.decode(data, path))
 
     def to_bytes(self) -> bytes:
         """The bytes of the set in the newest format."""
-        blocks = self._pieces(0, POSITION_MAX, liveset_format.BLOCK_RANGES)
-        return liveset_format.encode(self.starts.size, self._count, blocks)
+        blocks = self._pieces(0, POSITION_MAX, live_set_format.BLOCK_RANGES)
+        return live_set_format.encode(self.starts.size, self._count, blocks)
 
     def __len__(self) -> int:
         # len() cannot return 2^63; count_in() can count the set of every position.

@@ -54,7 +54,7 @@ import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, ReadFailed, UnsupportedVersion
-from lithify.log.keyindex.key_index_kernels import bucket_crcs, bucket_order
+from lithify.log.key_index.key_index_kernels import bucket_crcs, bucket_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.liveset import LiveSet, LiveSetBuilder, liveset
-from lithify.liveset import format as liveset_format
+from lithify.live_set import LiveSet, LiveSetBuilder, live_set
+from lithify.live_set import format as live_set_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +36,9 @@ ANY_INTEGER = st.one_of(POSITION, st.integers(-(2**65), 2**65))
 @pytest.fixture(autouse=True, scope="module")
 def tiny_steps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(liveset, "_WINDOW_RANGES", 8)
-        patch.setattr(liveset, "_RANK_RANGES", 3)
-        patch.setattr(liveset_format, "BLOCK_RANGES", 4)
+        patch.setattr(live_set, "_WINDOW_RANGES", 8)
+        patch.setattr(live_set, "_RANK_RANGES", 3)
+        patch.setattr(live_set_format, "BLOCK_RANGES", 4)
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lithify.compiled import njit
-from lithify.log.keyindex.key_index_kernels import sort_rows
+from lithify.log.key_index.key_index_kernels import sort_rows
 
 __all__ = ["dead_messages"]
 

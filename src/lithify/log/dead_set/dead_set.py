@@ -4,7 +4,7 @@ A batch is one entry with many messages in numbered **slots**, and some of them 
 entry is kept, with a mask of its live slots: bit s of the mask is slot s, numbered as the producer
 sent them, even after a rewrite has removed some.
 
-    file         a live set with the positions that are wholly dead (`liveset/format.py`),
+    file         a live set with the positions that are wholly dead (`live_set/format.py`),
                  followed by the parts, if there are any:
        0     4   magic      "LPRT"
        4     2   version    1
@@ -35,8 +35,8 @@ import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set_kernels import dead_messages
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set_kernels import dead_messages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

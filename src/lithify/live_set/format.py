@@ -37,13 +37,13 @@ import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, UnsupportedVersion
-from lithify.liveset.ranges import RangeAssembler, narrowed
+from lithify.live_set.ranges import RangeAssembler, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lithify.checksum import Buffer
-    from lithify.liveset.ranges import Positions, Unsigned
+    from lithify.live_set.ranges import Positions, Unsigned
 
 __all__ = ["BLOCK_RANGES", "VERSION", "decode", "encode"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lithify.errors import Corrupt, DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.fs import FileSystem, MemoryFileSystem
-from lithify.log.keyindex.key_index import (
+from lithify.log.key_index.key_index import (
     BUCKETS,
     COLUMNS,
     ORDER_EVENT,
@@ -22,7 +22,7 @@ from lithify.log.keyindex.key_index import (
     encode,
     write_key_index,
 )
-from lithify.log.keyindex.key_index_kernels import position_order
+from lithify.log.key_index.key_index_kernels import position_order
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 
 LOG_ID = bytes(range(12))

@@ -23,14 +23,14 @@ import numpy as np
 from lithify.compaction.tasks.find_or_build_key_index import has_index
 from lithify.errors import JobFailed, PlanStale
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from lithify.compaction.live_set.rule_interface import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.compaction.reports.report import Cause
     from lithify.compaction.tasks.find_or_build_key_index import IndexTask
     from lithify.compaction.tasks.jobs import Check

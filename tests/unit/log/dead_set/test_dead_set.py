@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 
 if TYPE_CHECKING:
     import random

@@ -4,6 +4,6 @@ Pure values, without I/O. The package is below `log/`, which reads dead sets, an
 packages above.
 """
 
-from lithify.liveset.liveset import LiveSet, LiveSetBuilder
+from lithify.live_set.live_set import LiveSet, LiveSetBuilder
 
 __all__ = ["LiveSet", "LiveSetBuilder"]
