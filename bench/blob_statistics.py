@@ -15,12 +15,12 @@ import numpy as np
 
 from bench.cold import drop_from_cache
 from bench.harness import Case
-from lithify.blobs.key_index import IndexTask, put_index
+from lithify.blobs.build_key_index import IndexTask, put_index
 from lithify.blobs.records import NEVER_MS, BlobRecordKind
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, KeyRows
+from lithify.log.key_index.key_index import COLUMNS, KeyRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,13 +27,13 @@ from bench.blob_compaction import compaction
 from bench.blob_statistics import statistics
 from bench.cold import drop_from_cache
 from bench.harness import Case
+from lithify.blobs.build_key_index import IndexTask, read_rows
 from lithify.blobs.index_rows import values_of
-from lithify.blobs.key_index import IndexTask, read_rows
 from lithify.blobs.records import hash_id
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS
 from lithify.log.manifest import read_manifest
 from lithify.settings import Durability
 

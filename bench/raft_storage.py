@@ -31,7 +31,7 @@ import numpy as np
 from bench.harness import Case
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core.configuration import Config

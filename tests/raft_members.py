@@ -34,7 +34,7 @@ from lithify.raft.storage.wal.wal import Rolled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import RaftMessage
     from lithify.raft.machine import Send
     from lithify.raft.pending_work import Job

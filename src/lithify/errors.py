@@ -38,13 +38,9 @@ from __future__ import annotations
 
 from typing import Self
 
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE
+
 __all__ = [
-    "CONFLICT",
-    "FAILED",
-    "NOT_FOUND",
-    "OUTCOME_UNKNOWN",
-    "UNREACHABLE",
-    "USAGE",
     "Corrupt",
     "DamagedFile",
     "DamagedFrame",
@@ -77,20 +73,6 @@ __all__ = [
     "UnsupportedVersion",
     "WriteFailed",
 ]
-
-
-FAILED = 1
-"""Exit code: the request failed, or damage was found."""
-USAGE = 2
-"""Exit code: the command line is wrong; no request was made."""
-NOT_FOUND = 3
-"""Exit code: the named thing does not exist."""
-CONFLICT = 4
-"""Exit code: refused, or in conflict with the present state; nothing changed."""
-UNREACHABLE = 5
-"""Exit code: no node answered; no write was sent."""
-OUTCOME_UNKNOWN = 6
-"""Exit code: a write was sent and not answered; it may have taken effect."""
 
 
 class LithifyError(Exception):

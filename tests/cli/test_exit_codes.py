@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from lithify.errors import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from tests.cli.nodes import COMMAND, served_here
 from tests.patience import PROCESS_S_MAX, at_most
 

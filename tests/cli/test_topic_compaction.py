@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import lithify
 from lithify.cli.main import app
 from lithify.compaction.limits.disk_gate import DiskGate
-from lithify.errors import CONFLICT, FAILED, UNREACHABLE, USAGE
+from lithify.exit_codes import CONFLICT, FAILED, UNREACHABLE, USAGE
 from lithify.fs import LocalFileSystem
 from tests.cli.nodes import COMMAND, served
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.errors import LithifyError
 from lithify.events import WriteRefused
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import FileKind, parse_name
 from lithify.log.log import Log
 from lithify.log.verify import verify_log

@@ -20,7 +20,7 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.node.backup.backup import run_backup
-from lithify.node.backup.files import BACKUP
+from lithify.node.backup.backup_list import BACKUP
 from lithify.node.backup.restore import check_backup, run_restore
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut

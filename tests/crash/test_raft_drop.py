@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core import Role, Status
 from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import HardState, SnapshotMeta

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lithify.fs import FileSystem, MemoryFileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
 
 KEYS = 12
 

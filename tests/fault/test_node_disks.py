@@ -16,7 +16,7 @@ import pytest
 import lithify
 from lithify.clock import ManualClock
 from lithify.fs import LocalFileSystem
-from lithify.fs.disk_reserve import Reserve
+from lithify.fs.full_disk_reserve import Reserve
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served

@@ -16,7 +16,7 @@ from lithify.errors import Corrupt
 from lithify.events import WriteRefused
 from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.fs.checked_lines import encode_line, read_lines
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.errors import EntriesLost, FilesLost

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import OUTCOME_UNKNOWN, UNREACHABLE
+from lithify.exit_codes import OUTCOME_UNKNOWN, UNREACHABLE
 from lithify.raft.client.client import RaftClient
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.format import KvOutcome

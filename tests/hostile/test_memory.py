@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from lithify.pulsar.connection_limits import CONNECT_BYTES_MAX
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.pulsar.wire.framing import CONNECT_BYTES_MAX, encode_command
+from lithify.pulsar.wire.framing import encode_command
 from tests.hostile.node import WatchedNode, watched_node
 from tests.patience import PROCESS_S_MAX, wait_until
 from tests.protocol.raw import RawClient, Type, send_frame

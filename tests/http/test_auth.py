@@ -22,7 +22,8 @@ from lithify.http.messages.produce import APPENDED_MAX
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
 from lithify.topics.definitions.topic_names import Namespace
-from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Permissions, with_grant
+from lithify.topics.token_authentication import TokenKey
 from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
 

@@ -18,7 +18,7 @@ from lithify.pulsar.consumer_commands import Consuming
 from lithify.topics.messages.message import encode_entry
 from lithify.topics.messages.message_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
 from lithify.topics.producers.producers import AccessMode, Producer
-from lithify.topics.reading.json_rows import read_rows
+from lithify.topics.reading.message_pages import read_rows
 from lithify.topics.subscriptions.subscription import Consumer, Delivery, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX

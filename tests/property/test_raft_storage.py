@@ -22,7 +22,7 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.fs import FileSystem, MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import HISTORY
 from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings

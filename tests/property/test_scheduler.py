@@ -5,15 +5,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.compaction.scheduling.schedule import (
+from lithify.compaction.scheduling.run_order import (
     BACKOFF_MS_MAX,
     CompactNow,
-    Observation,
     Result,
     Schedule,
-    Trigger,
     Wait,
 )
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 
 PERIOD_MS = 10_000
 IDLE = Observation(period_ms=PERIOD_MS)

@@ -12,7 +12,7 @@ import json
 import random
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -22,9 +22,12 @@ from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.connection_limits import ConnectionLimits
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.settings import LogSettings
 from lithify.topics.topics import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from lithify.pulsar.connection import ClientConnection
 
 DROP_SECONDS = 0.1
 TASKS: set[asyncio.Task[None]] = set()

@@ -33,7 +33,7 @@ from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.node.security import SecuritySettings, make_access, make_tls
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
@@ -45,6 +45,8 @@ from tests.protocol.raw import RawClient, Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from lithify.pulsar.connection import ClientConnection
 
 CLIENT = Path(__file__).with_name("secure_client.py")
 SECRET = b"a secret of more than thirty-two bytes"

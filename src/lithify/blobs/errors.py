@@ -28,7 +28,8 @@ Any caller may catch them.
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, NOT_FOUND, InvalidInput, LithifyError, ProtocolError
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 
 __all__ = [
     "BlobDeleted",

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import put_index, scan_rows
 from lithify.blobs.capacity import SpaceUse, has_room
 from lithify.blobs.errors import BlobStoreFull, BlobTooLarge
 from lithify.blobs.index import RECENT_ROWS_MAX, Recent
 from lithify.blobs.index_rows import IndexRow, rows_of_frames
-from lithify.blobs.key_index import put_index, scan_rows
 from lithify.blobs.records import BlobRecordKind, flags_of, part_bytes, parts_of
 from lithify.blobs.validity import RecordFate, judge_rows
 from lithify.compaction.tasks.jobs import no_check

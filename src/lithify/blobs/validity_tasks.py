@@ -14,8 +14,8 @@ dead sets
     Convert the bits of all ranges to the live positions of one segment: a record with all its
     parts. Parts without a put, left by a write that failed, are dead.
 
-`lithify.compaction.live_set.by_key` has the code that all rules by key share. Both tasks run in any
-process that sees the files. Called by the rule.
+`lithify.compaction.live_set_rules.by_key` has the code that all rules by key share. Both tasks run
+in any process that sees the files. Called by the rule.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.blobs.key_index import read_rows
+from lithify.blobs.build_key_index import read_rows
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.validity import RecordFate, judge_rows
-from lithify.compaction.live_set.by_key import count_dropped, live_rows
+from lithify.compaction.live_set_rules.by_key import count_dropped, live_rows
 from lithify.compaction.reports.report import Cause
-from lithify.liveset import LiveSet
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.live_set import LiveSet
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
 from lithify.log.open_segments import read_dead_set
 from lithify.positions import POSITION_MAX
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.blobs.key_index import IndexTask
+    from lithify.blobs.build_key_index import IndexTask
     from lithify.blobs.validity import ValidityTerms
 
 __all__ = [

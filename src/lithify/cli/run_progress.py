@@ -24,7 +24,8 @@ from lithify.cli.output import (
     print_line,
     print_table,
 )
-from lithify.errors import OUTCOME_UNKNOWN, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import OUTCOME_UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

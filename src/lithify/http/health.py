@@ -20,7 +20,7 @@ from fastapi.responses import PlainTextResponse
 
 from lithify.blobs.stores import BlobStores
 from lithify.http.auth import is_superuser
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker
 

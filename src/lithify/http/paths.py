@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from fastapi import Depends, HTTPException, Request
 
 from lithify.errors import InvalidInput
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.json_limits import check_json_values
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import Namespace, TopicName, check_client_name

@@ -21,7 +21,7 @@ How it works
 Parts
     WriteState   the active segment, the next position, and what is in progress (`write_state.py`)
     Appender     writes entries to the active segment (`appending.py`)
-    Syncer       makes them durable (`syncing.py`)
+    Syncer       makes them durable (`fsync.py`)
     Roller       seals the active segment and starts the next (`rolling.py`)
     Publisher    replaces the manifest (`manifest_publisher.py`)
 
@@ -52,6 +52,7 @@ from lithify.log.active_segment import ActiveSegment
 from lithify.log.appending import Appender
 from lithify.log.deferred_events import DeferredEvents
 from lithify.log.file_names import LOCK, MANIFEST, segment_name
+from lithify.log.fsync import Syncer
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.manifest_publisher import ManifestPublisher
 from lithify.log.open_segments import OpenSegments
@@ -68,10 +69,9 @@ from lithify.log.rolling import Roller
 from lithify.log.segments.frame import NewEntry
 from lithify.log.segments.frame_batch import FrameBatch
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
-from lithify.log.syncing import Syncer
 from lithify.log.write_state import WriteState
 from lithify.positions import DENSE, NO_POSITION
-from lithify.settings import Durability, LogSettings
+from lithify.settings import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -262,17 +262,9 @@ class Log:
         """
         self._segments.forget_unused()
         # An idle log costs nothing here: there may be thousands of them.
-        writes, settings = self._writes, self._writes.settings
-        if settings.durability is Durability.INTERVAL and writes.current.active.unsynced:
-            waited_ms = (self._clock.monotonic_s() - self._syncer.synced_at_s) * 1000
-            if waited_ms >= settings.sync_interval_ms:
-                self.sync()
-        with self._events, writes.lock:
-            active = writes.current.active
-            if writes.closed or active.torn or self._publisher.failed:
-                writes.check_usable()
-            if active.writer.entries and self._roller.too_old(active.writer):
-                self._roller.roll_locked()
+        self._syncer.sync_if_due()
+        with self._events, self._writes.lock:
+            self._roller.roll_if_old()
 
     # --- generations ------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, MissingFile, ReadFailed
 from lithify.fs import read_file
-from lithify.log.deadset.dead_set import DeadSet
+from lithify.log.dead_set.dead_set import DeadSet
 from lithify.log.file_names import MANIFEST
 from lithify.log.segments.block_index import BlockIndex
 from lithify.log.segments.segment_file import read_blocks, read_footer, read_header

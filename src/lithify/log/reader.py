@@ -31,7 +31,7 @@ from lithify.positions import POSITION_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.log.deadset.dead_set import DeadSet
+    from lithify.log.dead_set.dead_set import DeadSet
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.segments.block_index import BlockIndex
     from lithify.log.segments.frame import LogEntry

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.fs import FileSystem
-    from lithify.log.deadset.dead_set import DeadSet
+    from lithify.log.dead_set.dead_set import DeadSet
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
     from lithify.log.segments.scan import Frames
     from lithify.log.segments.segment_file import SegmentFooter

@@ -3,7 +3,8 @@
 Off by default. A node without it permits everything to every client, so it must be reachable from
 its own machine only, unless the setting `allow_open` permits more.
 
-- Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/permissions.py`.
+- Tokens: a file with the secret (HS256) or the public key (RS256). See
+  `topics/token_authentication.py`.
 - Peers: the other nodes that blob stores may replicate with, and the token for each.
 - TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate chain, and one with
   its private key.
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING
 from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
-from lithify.topics.permissions import Permissions, TokenKey
+from lithify.topics.permissions import Permissions
+from lithify.topics.token_authentication import TokenKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -38,14 +38,16 @@ from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import error_code
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import Namespace, TopicName
-from lithify.topics.permissions import Action, NotAuthenticated
+from lithify.topics.permissions import Action
+from lithify.topics.token_authentication import NotAuthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.pulsar.session import Handler, Session
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.permissions import Permissions, Principal
+    from lithify.topics.permissions import Permissions
+    from lithify.topics.token_authentication import Principal
 
 __all__ = ["FREE", "NEEDS", "Gate"]
 

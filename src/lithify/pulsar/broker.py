@@ -1,7 +1,7 @@
 """The broker: the state that all sessions of a node share, in one event loop.
 
 It maps each producer and consumer to its session, wakes subscriptions when they have messages to
-deliver, and sends replies in the order of the appends. It does no I/O: the listener passes received
+deliver, and sends replies in the order of the appends. It does no I/O: a connection passes received
 bytes to the sessions, one task per topic awaits the appends, and threads do all other disk work
 (`disk_threads.py`).
 """
@@ -18,9 +18,9 @@ from itertools import islice
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
+from lithify.name_locks import Claimed
 from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.pulsar.disk_threads import Owner, WorkThreads
 from lithify.pulsar.fair_turns import Rounds

@@ -18,7 +18,12 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.positions import unpack
 from lithify.pulsar.fast_path import frames
 from lithify.pulsar.schema_commands import consumer_schema
-from lithify.pulsar.seek_positions import LATEST, position_of, resolved, slots_of, start_of
+from lithify.pulsar.seek_and_start_positions import (
+    position_of,
+    seek_position,
+    slots_of,
+    start_position,
+)
 from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
@@ -203,7 +208,7 @@ class Consuming:
 
         check()
         yield from consumer_schema(topics, topic, request)
-        start = yield from start_of(request, topic, topics.now_ms())
+        start = yield from start_position(request, topic, topics.now_ms())
         return (
             yield from topic.creating(
                 name,
@@ -507,14 +512,10 @@ class Consuming:
             return
         topic = joined.topic
         try:
-            if request.HasField("message_publish_time"):
-                position = yield from topic.reader.finding_time(
-                    min(request.message_publish_time, LATEST),
-                    compacted=joined.subscription.compacted,
-                )
-                self._check_joined(joined)
-            else:
-                position = resolved(position_of(request.message_id), topic)
+            position = yield from seek_position(
+                request, topic, compacted=joined.subscription.compacted
+            )
+            self._check_joined(joined)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
@@ -534,7 +535,7 @@ class Consuming:
             return
         topic = joined.topic
         try:
-            last = yield from topic.reader.finding_last_message_id(joined.consumer.through)
+            last = yield from topic.reader.end.finding(joined.consumer.through)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return

@@ -33,6 +33,7 @@ from google.protobuf.message import DecodeError
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.pulsar.authorization import Gate
+from lithify.pulsar.connection_limits import CONNECT_BYTES_MAX
 from lithify.pulsar.consumer_commands import Consuming
 from lithify.pulsar.fast_path import frames
 from lithify.pulsar.producer_commands import Producing
@@ -41,15 +42,14 @@ from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
 from lithify.pulsar.wire.framing import (
-    CONNECT_BYTES_MAX,
     FRAME_MARGIN_BYTES,
     check_text,
     next_frame,
 )
+from lithify.topics.client_info import ClientInfo
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.disk_steps import DiskCall, run_here
 from lithify.topics.permissions import Action
-from lithify.topics.producers.client import ClientInfo
 from lithify.topics.topics import TopicNotFound
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Session:
         if sends.why != frames.LARGE_BATCH:
             return sends
 
-        # The buffer does not change: the listener does not read while the session waits.
+        # The buffer does not change: the connection does not read while the session waits.
         self.in_steps(self._check(data, start, limit))
         return None
 
@@ -378,7 +378,7 @@ class Session:
     def answered(self, count: int) -> None:
         """`count` messages have their outcome: a receipt, an error, or a failed producer."""
         self.unanswered -= count
-        # An empty send: the listener checks whether to resume reading, even without a reply.
+        # An empty send: the connection checks whether to resume reading, even without a reply.
         self.send(b"")
 
     def pause(self) -> None:

@@ -21,16 +21,8 @@ LithifyError
 
 from __future__ import annotations
 
-from lithify.errors import (
-    CONFLICT,
-    FAILED,
-    NOT_FOUND,
-    OUTCOME_UNKNOWN,
-    UNREACHABLE,
-    Corrupt,
-    LithifyError,
-    MissingFile,
-)
+from lithify.errors import Corrupt, LithifyError, MissingFile
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
 
 __all__ = [
     "ClientTooSlow",

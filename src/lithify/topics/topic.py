@@ -36,8 +36,8 @@ from lithify.topics.maintenance import Maintenance, log_holds
 from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
 from lithify.topics.producers.producers import Producers
 from lithify.topics.producers.topic_writer import TopicTerminated, TopicWriter
+from lithify.topics.reading.dispatch_reads import TopicReads
 from lithify.topics.reading.last_message_id import LastMessageId
-from lithify.topics.reading.reads import TopicReads
 from lithify.topics.reading.topic_reader import TopicReader
 from lithify.topics.statistics.throughput import Throughput
 from lithify.topics.subscriptions.acknowledgements import Acknowledgements
@@ -112,8 +112,8 @@ class Topic:
         self.cursors = cursors
         self.compaction = compaction
         self.service = service
-        end = LastMessageId(log)
         reading = TopicReads(log, service, compaction.latencies, clock)
+        end = LastMessageId(log, reading, service, name.partition)
         self.writer = TopicWriter(name, log, end, deduplication, clock)
         self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
@@ -244,7 +244,7 @@ class Topic:
 
         With `through`: of the last message for a compacted consumer that joined at this horizon.
         """
-        return run_here(self.reader.finding_last_message_id(through))
+        return run_here(self.reader.end.finding(through))
 
     # --- subscriptions ----------------------------------------------------------------------
 
@@ -553,7 +553,7 @@ class Topic:
 
     def expiring(self, before_ms: int) -> Steps[None]:
         """Acknowledge, for every subscription, the messages published before a time."""
-        position = yield from self.reader.finding_time(before_ms)
+        position = yield from self.reader.times.finding(before_ms)
         yield from self._skipping_below(position)
 
     def skipping_below(self, position: int) -> Steps[None]:

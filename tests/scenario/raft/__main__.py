@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 
-from lithify.testing.raft_story import play
+from lithify.testing.raft_scenarios import play
 from tests.scenario.raft.test_stories import STORIES
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.testing.raft_story import play
+from lithify.testing.raft_scenarios import play
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 

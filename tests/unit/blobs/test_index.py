@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index import Bloom, Recent
 from lithify.blobs.index_rows import IndexRow, rows_of
-from lithify.blobs.key_index import open_index, put_index, run_index
 from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, KeyRows
+from lithify.log.key_index.key_index import COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 from tests.hooked_jobs import HookedJobs
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life

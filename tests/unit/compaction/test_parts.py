@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.run.control import RunControl
 from lithify.errors import DamagedFile, InvalidInput
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.segments.frame import decode_frame, encode_header
 from lithify.log.segments.scan import Frames
 from lithify.log.verify import verify_log
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
     from lithify.log.log import Log

@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from lithify.errors import UNREACHABLE, USAGE, InvalidSetting, SparkUnreachable
+from lithify.errors import InvalidSetting, SparkUnreachable
+from lithify.exit_codes import UNREACHABLE, USAGE
 from lithify.pipeline.spark_target import SparkTarget, is_local, reach_master
 
 

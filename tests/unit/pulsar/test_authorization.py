@@ -21,7 +21,8 @@ from lithify.pulsar.session import Session
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import Namespace
-from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Permissions, with_grant
+from lithify.topics.token_authentication import TokenKey
 from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
 from tests.unit.pulsar.frames import entry, send, split_frames

@@ -14,11 +14,12 @@ from lithify.clock import ManualClock
 from lithify.positions import unpack
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.topics.definitions.topic_names import Namespace, TopicName
-from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Permissions, with_grant
 from lithify.topics.subscriptions.cursor_changes import AckedUpTo
 from lithify.topics.subscriptions.dispatch import DISPATCH_ENTRIES_MAX
 from lithify.topics.subscriptions.entry_flags import FLAG_DELAYED
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
+from lithify.topics.token_authentication import TokenKey
 from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.frames import entry
 from tests.unit.pulsar.test_waiting import (
@@ -301,13 +302,13 @@ async def test_a_consumer_disconnected_during_a_search_by_time_does_not_seek(
         topic, subscription = await consumer_of_ten(node, client)
         topic.acknowledge(subscription, AckedUpTo(topic.last_position))
         pause = Pause()
-        found = topic.reader.find_time(1)
+        found = topic.reader.times.find(1)
 
         def find_time(*_: object, **__: object) -> int:
             pause.wait()
             return found
 
-        monkeypatch.setattr(topic.reader, "find_time", find_time)
+        monkeypatch.setattr(topic.reader.times, "find", find_time)
         seek = wire.BaseCommand(type=Type.SEEK)
         seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
         client.send(seek)

@@ -16,7 +16,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.connection_limits import ConnectionLimits
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command, next_frame
 from lithify.settings import LogSettings
@@ -29,6 +29,8 @@ from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from lithify.pulsar.connection import ClientConnection
 
 Type = wire.BaseCommand
 Error = wire.ServerError

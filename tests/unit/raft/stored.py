@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lithify.clock import ManualClock
 from lithify.compaction.run.compactor import DryRun
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core.configuration import Config

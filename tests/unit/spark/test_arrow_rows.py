@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lithify.errors import InvalidInput
-from lithify.log.deadset.dead_set import Parts
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.manifest import Manifest
 from lithify.log.open_segments import OpenSegments
 from lithify.log.reader import ActiveTail, Snapshot

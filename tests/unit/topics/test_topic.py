@@ -15,13 +15,13 @@ from lithify.fs.remove_tree import remove_tree
 from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, encode_entry
 from lithify.topics.messages.message_pb2 import LZ4, ZSTD, MessageMetadata
-from lithify.topics.retention import BacklogExceeded
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
@@ -377,7 +377,7 @@ def test_a_clock_that_is_ahead_keeps_nothing_back(sent_ms: int) -> None:
     lag = TopicCompactionSettings(compaction_lag_min_ms=60_000)
     bench.topic.compaction.settings = lambda: lag
     bench.clock.advance(121)
-    assert bench.topic.reader.find_time(bench.clock.now_ms()) == pack(1, 1)
+    assert bench.topic.reader.times.find(bench.clock.now_ms()) == pack(1, 1)
     bench.topic.compact()
     assert bench.topic.compaction.horizon == pack(1, 0), "it is older than the minimum lag"
     assert [each.publish_time_ms for each in bench.topic.read()] == [sent_ms % 2**64], "as sent"
@@ -394,7 +394,7 @@ def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
         bench.topic.writer.append_entries(
             [single()], times=[now_ms + ahead_ms], counts=[1]
         ).result()
-    assert bench.topic.reader.find_time(now_ms + 5_000) == pack(1, 1)
+    assert bench.topic.reader.times.find(now_ms + 5_000) == pack(1, 1)
     bench.topic.log.roll()
     assert bench.topic.log.manifest.segments[0].flags == 0
 

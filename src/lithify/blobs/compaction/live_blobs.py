@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index_rows import join_rows
-from lithify.blobs.key_index import open_index, put_index, run_index
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
 from lithify.blobs.validity import ValidityTerms
 from lithify.blobs.validity_tasks import (
@@ -35,7 +35,7 @@ from lithify.blobs.validity_tasks import (
     run_live_records,
     run_validity,
 )
-from lithify.compaction.live_set.by_key import (
+from lithify.compaction.live_set_rules.by_key import (
     add_up_dropped,
     by_segment,
     in_order,
@@ -43,11 +43,11 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
     run_job,
 )
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, has_index, index_rows
 from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_rows
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
     from lithify.blobs.validity_tasks import LiveRecords, ValidRows
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
-    from lithify.log.deadset.dead_set import Parts
+    from lithify.log.dead_set.dead_set import Parts
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.scan import Frames
 

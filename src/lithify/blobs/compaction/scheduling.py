@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
-from lithify.compaction.scheduling.schedule import NOTHING_DUE, Observation, Trigger
+from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation, Trigger
 from lithify.damage import Damage
 from lithify.errors import RunRefused
 

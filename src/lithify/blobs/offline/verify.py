@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index
 from lithify.blobs.erase.journal import read_erase
 from lithify.blobs.errors import BlobDeleted, BlobError, BlobExpired, BlobNotFound
 from lithify.blobs.index_rows import values_of
-from lithify.blobs.key_index import open_index
 from lithify.blobs.offline.read_only_store import check_is_store, open_stored
 from lithify.blobs.offline.replay import SegmentReplay
 from lithify.blobs.records import KIND_SHIFT, BlobRecordKind
 from lithify.blobs.visibility import Include, visibility_of
 from lithify.errors import Corrupt, ReadFailed, UnsupportedVersion
 from lithify.log.file_names import ERASE
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.log.open_segments import OpenSegment, read_dead_set
 from lithify.log.read_only_log import open_readonly
 from lithify.log.segments.scan import scan_frames

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.blob_stream import ReplicatedBlob
     from lithify.blobs.replication.states import BlobChange
     from lithify.blobs.store_parts import StoreParts
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.group_commit import Pending
 
 __all__ = ["Applier"]

@@ -40,7 +40,7 @@ from lithify.blobs.replication.states import BlobChange, BlobChanges, Token
 from lithify.blobs.validity_tasks import read_part
 from lithify.blobs.visibility import Include
 from lithify.errors import DamagedFrame, ReadFailed
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.log.segments.frame import HEADER_BYTES
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ is dropped that a peer may not have read.
    while, or is an old copy of itself: it is **stale**, and the page says so. It must sweep before
    it continues to read (`replicator.py`); until then this store reads nothing from it.
 3. A replica that has neither requested nor been read has nothing to sweep: it is new.
-4. This replica must not bring back what others have purged: `claims.py`.
+4. This replica must not bring back what others have purged: `purge_claims.py`.
 
 Any thread may call. Called by the store, by HTTP and by the replicator.
 """
@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaUnreachable
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
-from lithify.blobs.replication.claims import PeerProgress, is_settled, not_covered
+from lithify.blobs.replication.purge_claims import PeerProgress, is_settled, not_covered
 from lithify.blobs.replication.replicator import PeerStatus
 from lithify.blobs.replication.states import Claim, Token
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.states import BlobChanges
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
 
 __all__ = ["PEERS_MAX", "Replication"]

@@ -11,7 +11,7 @@ One step requests one page of each peer that is due:
    deleted while this store was offline, or had reached no other replica. The deletes are ordinary
    ones: within the retention an undelete undoes them. Then read the peer from its beginning; only
    ids are compared.
-3. If the peer is stale here, or may not know what others have purged (`claims.py`), do
+3. If the peer is stale here, or may not know what others have purged (`purge_claims.py`), do
    not read it until it has swept. A store that is not settled itself listens to the peer in the
    meantime, for its deletes and claims, so that two stores do not wait for each other.
 4. Apply the changes (`apply.py`), fetch the contents that are needed, a few megabytes

@@ -21,7 +21,7 @@ compacted away, reading continues at the same position in its replacement, from 
 runs that had purged deletes when the reader swept or was new.
 
 A **claim** is what a store says of itself: its token of another log, and whether it is settled.
-`claims.py` explains its meaning.
+`purge_claims.py` explains its meaning.
 
 Pure values with their JSON. Any module may use them.
 """

@@ -1,11 +1,11 @@
-"""The limits of one run: bytes per second, memory and scratch disk.
+"""The limits of one run: bytes per second, memory, scratch disk.
 
 A `Budget` holds the limits. An `Allowance` enforces them: a run, and each of its tasks, calls it
 before each transfer; threads may share it. Parallel tasks get a share of the budget each
 (`Budget.share`), so that their sum stays within it on any machine.
 
-The rates are token buckets (`token_bucket.py`). That runs share no disk is the work of the disk
-gate (`disk_gate.py`).
+`token_bucket.py` enforces a rate, `pace_by_latency.py` lowers the rates while readers are slow,
+`disk_gate.py` allows one run per disk.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Allowance:
 
     `reads` and `writes` are its buckets; `set_rate` on them works during the run. They start empty:
     a run has thousands of tasks, and a burst for each would defeat the limit. If the rate of the
-    budget can change (`pace.py`), it is read a few times a second.
+    budget can change (`pace_by_latency.py`), it is read a few times a second.
     `stop` is called wherever `check` is and may raise.
     """
 

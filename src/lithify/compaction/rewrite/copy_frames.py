@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.limits.budget import Allowance
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.segment_file import SegmentWriter
 

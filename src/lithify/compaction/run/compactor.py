@@ -14,7 +14,7 @@ Steps of a run; a crash may come after each of them, see `docs/recovery.md`:
    (`resume.py`). A run that was started for this purpose ends here: newer entries are judged by the
    next run.
 2. Horizon: the minimum of the holds. Candidates: sealed segments at or below it.
-3. The rule judges them; dead sets are written (`compaction/live_set/dead_sets.py`).
+3. The rule judges them; dead sets are written (`compaction/live_set_rules/dead_sets.py`).
 4. A policy makes the plan. Scratch space is reserved, the journal created.      PREPARE
 5. Groups are rewritten by the jobs, each target journalled (`phases.py`).        COPY
 6. The manifest is replaced.                                                     COMMIT
@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any
 from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance, Budget, reserve_scratch
 from lithify.compaction.limits.token_bucket import TokenBucket
-from lithify.compaction.live_set.dead_sets import judge_segments, segment_stats
-from lithify.compaction.live_set.rule import LiveSetQuestion
+from lithify.compaction.live_set_rules.dead_sets import judge_segments, segment_stats
+from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
 from lithify.compaction.planning.horizon import Hold, Holds, Horizon, find_horizon
 from lithify.compaction.policies.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.policies.plugins import plan_by_name
@@ -50,7 +50,7 @@ from lithify.compaction.run.phases import PhaseTimes, RunPhases, typed_errors
 from lithify.compaction.run.publish import candidates
 from lithify.compaction.run.resume import resume_run
 from lithify.compaction.run.rewrite_targets import RewriteTargets
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.limits.pace import PaceSettings, Pacing
-    from lithify.compaction.live_set.rule import LiveSetRule
+    from lithify.compaction.limits.pace_by_latency import PaceSettings, Pacing
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetRule
     from lithify.compaction.planning.plan import Plan, SegmentStats
     from lithify.compaction.policies.packing import Limits
     from lithify.compaction.rewrite.rewrite import Rewriting

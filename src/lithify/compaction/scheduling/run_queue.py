@@ -9,7 +9,7 @@
 Topics, blob stores and Raft groups share this code. A store provides a `ScheduledLog` for each of
 its logs, which returns observations and executes runs.
 
-1. `schedule.py` decides: admin requests first, then unfinished runs, lag, thresholds, period. No
+1. `run_order.py` decides: admin requests first, then unfinished runs, lag, thresholds, period. No
    log starves; after a failed or idle run its triggers pause.
 2. There is one thread per disk, started with the first run there. Two runs on one disk would only
    slow each other down; runs on different disks are independent.
@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
-from lithify.compaction.scheduling.schedule import CompactNow, Result, Schedule, Trigger
+from lithify.compaction.scheduling.run_order import CompactNow, Result, Schedule
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import (
-    OUTCOME_UNKNOWN,
     InvalidInput,
     LithifyError,
     LogClosed,
@@ -46,6 +46,7 @@ from lithify.errors import (
     RunRefused,
     RunSuspended,
 )
+from lithify.exit_codes import OUTCOME_UNKNOWN
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.reports.report import Report
     from lithify.compaction.run.log_runs import LogRuns
-    from lithify.compaction.scheduling.schedule import Observation
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
 
     Run = Callable[[Jobs, RunControl], Report]

@@ -10,8 +10,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.claims import Claimed
 from lithify.http.paths import parts_of
+from lithify.name_locks import Claimed
 from lithify.pulsar.broker import DISCONNECTS_PER_STEP
 
 if TYPE_CHECKING:

@@ -10,19 +10,18 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Request, Response
 
 from lithify.http.admin.backlog_quotas import quota_map
-from lithify.http.admin.definition_settings import (
+from lithify.http.admin.definition_settings import change_settings, settings_of
+from lithify.http.admin.disconnect_clients import delete_topic
+from lithify.http.admin.disconnect_clients import unload as unload_topics
+from lithify.http.admin.settings_conversion import (
     MESSAGE_TTL_MS,
     RETENTION_BYTES,
     RETENTION_MS,
     Retention,
-    change_settings,
     retention_of,
-    settings_of,
     ttl_seconds_of,
     ttl_settings,
 )
-from lithify.http.admin.disconnect_clients import delete_topic
-from lithify.http.admin.disconnect_clients import unload as unload_topics
 from lithify.http.paths import BrokerDep, NamespacePath, TenantPath, decoded
 from lithify.topics.definitions.definitions import AlreadyDefined, Definitions, NamespaceDefinition
 from lithify.topics.permissions import grants_of, with_grant

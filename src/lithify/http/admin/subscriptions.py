@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.message_ids import LATEST, MessageIdBody
 from lithify.http.messages.entry_response import peek_response
 from lithify.http.paths import BrokerDep, SubscriptionPath, TopicPath, topic_at, topics_at
@@ -79,7 +79,7 @@ async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
         raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, f"{seconds} s: must be 0 or more")
     time_ms = broker.topics.now_ms() - seconds * 1000
     for topic, subscription in found:
-        position = await broker.run(topic.reader.finding_time(time_ms))
+        position = await broker.run(topic.reader.times.finding(time_ms))
         await _skip_below(broker, topic, subscription, position)
 
 
@@ -153,7 +153,7 @@ async def reset_to_time(
     A subscription that is read compacted restarts at the first retained one.
     """
     for topic, each in await _found(broker, name, subscription):
-        position = await broker.run(topic.reader.finding_time(timestamp, compacted=each.compacted))
+        position = await broker.run(topic.reader.times.finding(timestamp, compacted=each.compacted))
         await _move(broker, topic, each, position)
     return _done()
 

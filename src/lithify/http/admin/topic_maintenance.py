@@ -17,7 +17,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from lithify.http.admin import disconnect_clients
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.message_ids import from_id
 from lithify.http.paths import BrokerDep, TopicPath, parts_of, topic_at, topics_at
 from lithify.pulsar.broker import Broker
@@ -80,7 +80,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         current = await broker.topic(topic.name)
         current.writer.terminated = True
         await asyncio.to_thread(current.log.sync)
-        found.append(from_id(await broker.run(current.reader.finding_last_message_id())))
+        found.append(from_id(await broker.run(current.reader.end.finding())))
     return found
 
 

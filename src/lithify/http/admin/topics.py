@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Response
 
 from lithify.http.admin import disconnect_clients
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.long_responses import in_turns, json_answer
 from lithify.http.message_ids import from_id, from_position
 from lithify.http.messages.entry_response import message_response
@@ -218,14 +218,14 @@ async def _of_each(
 async def last_message_id(name: TopicPath, broker: BrokerDep) -> dict[str, Any]:
     """The id of the last message; -1 and -1 if there is none."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    return from_id(await broker.run(topic.reader.finding_last_message_id()))
+    return from_id(await broker.run(topic.reader.end.finding()))
 
 
 @router.get("/{topic}/messageid/{timestamp}")
 async def message_id_at(name: TopicPath, broker: BrokerDep, timestamp: int) -> dict[str, Any]:
     """The first message published at or after a time in milliseconds, or the next one to come."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    found = await asyncio.to_thread(topic.reader.find_message_time, timestamp)
+    found = await asyncio.to_thread(topic.reader.times.find_message, timestamp)
     return from_position(found, name.partition)
 
 

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from lithify.blobs.json_rows import plan_row, settings_row, statistics_row
+from lithify.blobs.blob_json import plan_row, settings_row, statistics_row
 from lithify.blobs.settings import POLICY_NAMES
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.policies.plugins import check_policy
@@ -35,7 +35,7 @@ from lithify.compaction.reports.status import report_row
 from lithify.errors import RunRefused
 from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName
 from lithify.http.dry_runs import when_free
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 
 __all__ = ["router"]
 

@@ -28,22 +28,17 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
+from lithify.blobs.blob_json import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.content.reader import BlobInfo
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
-from lithify.blobs.json_rows import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.replication.http_peer import HttpPeer
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
 from lithify.blobs.visibility import Include
 from lithify.errors import InvalidInput, LithifyError
-from lithify.http.blobs.content import (
-    BlobAnswer,
-    BlobThreads,
-    is_known,
-    open_content,
-    receive_content,
-)
+from lithify.http.blobs.conditions import is_known
+from lithify.http.blobs.content import BlobAnswer, BlobThreads, open_content, receive_content
 from lithify.http.blobs.headers import TTL, headers_of, put_options
 from lithify.http.blobs.meters import BlobMeters
 from lithify.http.blobs.replica_proxy import GET, HEAD, INFO, BlobRequest, open_at_replica

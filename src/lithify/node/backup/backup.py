@@ -65,7 +65,7 @@ from lithify.log.read_only_log import pinned_manifest
 from lithify.log.recovery import check_new_directory, read_tail
 from lithify.log.segments.overwrite import erase
 from lithify.log.verify import verify_log
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     BACKUP,
     UNFINISHED,
     BackupExists,

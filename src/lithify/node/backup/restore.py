@@ -30,21 +30,15 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.unclaimed_directories import StoreDirectories
 from lithify.clock import SystemClock
-from lithify.errors import (
-    CONFLICT,
-    NOT_FOUND,
-    InvalidInput,
-    LithifyError,
-    ReadFailed,
-    WriteFailed,
-)
+from lithify.errors import InvalidInput, LithifyError, ReadFailed, WriteFailed
 from lithify.events import ignore_events
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 from lithify.fs import hold_directory, read_file
 from lithify.fs.checked_lines import parse_lines
 from lithify.log.directory_marks import begin_creation, clear_mark, is_empty, remove_created
 from lithify.log.file_names import CREATING, LOCK, MANIFEST
 from lithify.log.verify import verify_log
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     check_file,
     check_store,
     checksum_file,
@@ -63,7 +57,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.fs import FileSystem
-    from lithify.node.backup.files import BackupList
+    from lithify.node.backup.backup_list import BackupList
 
 __all__ = ["AlreadyExists", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from lithify.errors import Corrupt, InvalidInput, LithifyError, UnsupportedVersion
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.topics.permissions import NotAuthenticated, NotAuthorized
+from lithify.topics.backlog_limit import BacklogExceeded
+from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy, ProducerFenced
-from lithify.topics.retention import BacklogExceeded
 from lithify.topics.schemas.schemas import IncompatibleSchema
 from lithify.topics.subscriptions.consumer import CannotRead
 from lithify.topics.subscriptions.subscription import ConsumerRefused
+from lithify.topics.token_authentication import NotAuthenticated
 from lithify.topics.topic import TopicTerminated
 from lithify.topics.topics import TooManyTopics, TopicNotFound
 

@@ -33,7 +33,7 @@ client's request, for a trigger (`triggers.py`), and for the interval of the set
 4. The worker never waits for the disk: the queue takes the disk before it requests the run.
    Without a queue a run is refused while the disk is in use.
 5. A run that copies slows down when batches of the write-ahead log take longer than they did
-   before the run (`compaction/limits/pace.py`).
+   before the run (`compaction/limits/pace_by_latency.py`).
 6. Links that merges leave behind are deleted when they are `link_keep_ms` old. Until then a reader
    with an old name finds the merged file.
 
@@ -47,7 +47,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import HeldRate, Pacing
+from lithify.compaction.limits.pace_by_latency import HeldRate, Pacing
 from lithify.compaction.planning.horizon import Holds
 from lithify.compaction.policies.built_in import plan_whole_dead
 from lithify.compaction.policies.packing import Limits
@@ -55,7 +55,7 @@ from lithify.compaction.run.compactor import Compactor, DryRun, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import NoJournal
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.schedule import Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import (
     Corrupt,
     LithifyError,
@@ -67,7 +67,6 @@ from lithify.errors import (
 )
 from lithify.events import SideFileSetAside
 from lithify.logger import get_logger
-from lithify.raft.compaction.merge_targets import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.compaction.segments_port import (
     LiveIndexRule,
     NamedLog,
@@ -77,6 +76,7 @@ from lithify.raft.compaction.segments_port import (
 )
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.compaction.triggers import MergeTriggers
+from lithify.raft.compaction.write_merged_segments import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.storage import merge_links
 from lithify.raft.storage.file_names import group_of
 

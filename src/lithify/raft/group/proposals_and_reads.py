@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lithify.raft.core.configuration import ConfChange
-    from lithify.raft.core.core import RaftCore
+    from lithify.raft.core.raft_core import RaftCore
     from lithify.raft.core.ready import ReadState
 
     Done = Callable[["Result"], None]

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lithify.raft.core.configuration import Config
-    from lithify.raft.core.core import Status
+    from lithify.raft.core.raft_core import Status
 
 __all__ = [
     "LONELY_TICKS",

@@ -45,15 +45,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lithify.errors import (
-    CONFLICT,
-    FAILED,
-    NOT_FOUND,
-    OUTCOME_UNKNOWN,
-    UNREACHABLE,
-    InvalidInput,
-    LithifyError,
-)
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
 
 __all__ = [
     "Address",

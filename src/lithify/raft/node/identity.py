@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.fs import FileSystem
-    from lithify.raft.core.core import Status
+    from lithify.raft.core.raft_core import Status
 
 __all__ = ["NodeIdentity"]
 

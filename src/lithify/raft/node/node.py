@@ -49,8 +49,8 @@ from lithify.raft.compaction.run_requests import RunRequests
 from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
+from lithify.raft.group.event_logging import GroupLogLines
 from lithify.raft.group.group import Group
-from lithify.raft.group.log_lines import GroupLogLines
 from lithify.raft.group.overview import wal_overview
 from lithify.raft.group.removed_members import (
     NEVER_LEFT,
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import CoreSettings, RaftMessage
     from lithify.raft.machine import Machine
     from lithify.raft.net.client_operations import Address

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lithify.compaction.live_set.by_key import (
+from lithify.compaction.live_set_rules.by_key import (
     add_up_dropped,
     by_segment,
     in_order,
@@ -26,13 +26,18 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
     run_job,
 )
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
-from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_facts, index_rows
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.compaction.tasks.find_or_build_key_index import (
+    IndexTask,
+    has_index,
+    index_facts,
+    index_rows,
+)
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.positions import NO_POSITION
+from lithify.topics.compaction.build_key_index import run_index
 from lithify.topics.compaction.dead_sets import DeadSetTask, run_dead_set
-from lithify.topics.compaction.key_index import run_index
 from lithify.topics.compaction.newest_per_key import (
     ROW_BYTES,
     LivenessLimits,
@@ -44,8 +49,8 @@ from lithify.topics.compaction.unfinished_chunks import given_up_through, with_m
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
-    from lithify.log.keyindex.key_index import IndexFacts
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
+    from lithify.log.key_index.key_index import IndexFacts
     from lithify.log.manifest import SegmentRef
     from lithify.topics.compaction.dead_sets import LiveRows
     from lithify.topics.compaction.newest_per_key import Survivors

@@ -9,7 +9,7 @@
 5. Return for each segment a bitmap with one bit per row, set for live rows, in index order, and the
    counts of newly dead messages by cause.
 
-`lithify.compaction.live_set.by_key` has the parts that all rules by key share.
+`lithify.compaction.live_set_rules.by_key` has the parts that all rules by key share.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance
-from lithify.compaction.live_set.by_key import count_dropped
+from lithify.compaction.live_set_rules.by_key import count_dropped
 from lithify.compaction.reports.report import Cause
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, read_index
 from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import IndexTask, read_index
 from lithify.log.open_segments import read_dead_set
 from lithify.positions import NO_POSITION
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
-from lithify.topics.compaction.key_index import run_index
+from lithify.topics.compaction.build_key_index import run_index
 from lithify.topics.compaction.key_index_flags import CHUNK_PART
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.limits.budget import Budget
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.key_index.key_index import KeyRows
     from lithify.log.manifest import SegmentRef
 
 __all__ = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.compaction.scheduling.run_queue import new_request_id
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.damage import Damage
 from lithify.topics.compaction.triggers import TopicTriggers
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lithify.compaction.run.control import RunControl
     from lithify.compaction.run.log_runs import LogRuns
     from lithify.compaction.scheduling.run_queue import RunQueue
-    from lithify.compaction.scheduling.schedule import Observation
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.errors import LithifyError
     from lithify.topics.definitions.topic_names import TopicName

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError, LogClosed
+from lithify.errors import InvalidInput, LithifyError, LogClosed
+from lithify.exit_codes import CONFLICT
 from lithify.log.segments.frame_batch import size_of
 from lithify.positions import unpack
+from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.disk_steps import DiskCall
 from lithify.topics.messages.message import MessageId, new_entry
 from lithify.topics.producers.deduplication import ProducerProgress
-from lithify.topics.retention import BacklogExceeded
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 
 if TYPE_CHECKING:

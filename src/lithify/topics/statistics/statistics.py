@@ -37,8 +37,8 @@ from lithify.topics.subscriptions.subscription import SubscriptionType
 
 if TYPE_CHECKING:
     from lithify.compaction.reports.status import CompactionRecord
+    from lithify.topics.client_info import ClientInfo
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.producers.client import ClientInfo
     from lithify.topics.producers.producers import Producer
     from lithify.topics.subscriptions.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic

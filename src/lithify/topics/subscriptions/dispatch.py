@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.log.log import Log
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.reading.reads import TopicReads
+    from lithify.topics.reading.dispatch_reads import TopicReads
     from lithify.topics.subscriptions.cursor_gaps import CursorGaps
     from lithify.topics.subscriptions.subscription import Delivery, DispatchRead, Subscription
 

@@ -17,8 +17,8 @@ from lithify.compaction.reports.report import Cause
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING
 from lithify.compaction.run.journal import Journal
+from lithify.compaction.scheduling.run_order import REST_MS
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.compaction.scheduling.schedule import REST_MS
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import InvalidSetting, JobFailed, RunRefused
 from lithify.fs import MemoryFileSystem

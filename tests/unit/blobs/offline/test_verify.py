@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lithify.blobs.build_key_index import put_index, scan_rows
 from lithify.blobs.errors import BlobDeleted, NotABlobStore
 from lithify.blobs.index import Bloom
-from lithify.blobs.key_index import put_index, scan_rows
 from lithify.blobs.offline import verify as verify_module
 from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.records import (
@@ -29,8 +29,8 @@ from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import InvalidInput, UnsupportedVersion
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.checked_lines import encode_line
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import ERASE, MANIFEST, dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
-from lithify.compaction.policies.built_in import plan_all, plan_stats_based
+from lithify.compaction.policies.built_in import plan_all
 from lithify.compaction.policies.eligibility import Declined, Eligibility, WhyNot, no_gain
 from lithify.compaction.policies.packing import Limits
+from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.compaction.reports.report import Report
 from lithify.errors import InvalidSetting
 

@@ -15,8 +15,8 @@ from lithify.compaction.rewrite.copy_frames import measure_live
 from lithify.compaction.rewrite.rewrite import RewriteTask, live_of, rewrite
 from lithify.errors import Corrupt, DamagedFrame, MissingFile, PlanStale
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet
 from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.block_index import BLOCK_BYTES
 from lithify.log.segments.frame import HEADER_BYTES, decode_frame

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
 from lithify.compaction.policies.built_in import POLICIES, Limits
 from lithify.compaction.reports.report import Cause
 from lithify.errors import DamagedFile, InvalidInput, PlanStale, WriteFailed
 from lithify.events import Event, RunFinished, RunPhase, RunRecovered
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.unit.compaction.logs import (
     DIRECTORY,
@@ -30,7 +30,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.log.log import Log
 
 FRAME_BYTES = 132

@@ -8,12 +8,12 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.control import RunControl
 from lithify.errors import PlanStale, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from tests.unit.compaction.logs import (
     DIRECTORY,
     Interrupted,
@@ -30,7 +30,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion, SegmentJudgement
     from lithify.compaction.run.compactor import Compactor
     from lithify.log.log import Log
 

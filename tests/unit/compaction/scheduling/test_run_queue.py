@@ -14,8 +14,9 @@ from lithify.compaction.limits.disk_gate import DiskGate
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.log_runs import LogRuns
+from lithify.compaction.scheduling.run_order import REST_MS
 from lithify.compaction.scheduling.run_queue import WAITING_MAX, RequestUnknown, RunQueue
-from lithify.compaction.scheduling.schedule import REST_MS, Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import LithifyError, LogClosed, PlanStale, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
 from tests.unit.compaction.logs import compactor_of, fill, open_log

@@ -29,7 +29,7 @@ from lithify.errors import (
 from lithify.fs import LocalFileSystem, read_file
 from lithify.log.manifest import read_manifest, write_manifest
 from lithify.node.backup.backup import BackupReport, run_backup
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     BackupExists,
     NotABackup,
     checksum_file,

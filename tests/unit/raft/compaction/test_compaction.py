@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
-from lithify.compaction.policies.built_in import plan_neighbours, plan_whole_dead
+from lithify.compaction.policies.built_in import plan_whole_dead
+from lithify.compaction.policies.neighbours import plan_neighbours
 from lithify.compaction.policies.packing import Limits
 from lithify.errors import DamagedFrame, RunFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.segment_file import read_header
 from lithify.raft.compaction.group_compaction import RunWanted
-from lithify.raft.compaction.merge_targets import SOURCES_MAX
 from lithify.raft.compaction.segments_port import compactable, segment_stats
 from lithify.raft.compaction.settings import GroupCompactionSettings
+from lithify.raft.compaction.write_merged_segments import SOURCES_MAX
 from lithify.raft.errors import EntriesLost, EntryDeleted
 from lithify.raft.storage.file_names import segment_name
 from lithify.raft.storage.group_segments import IndexSpan

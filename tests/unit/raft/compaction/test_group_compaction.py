@@ -11,11 +11,11 @@ import structlog
 
 from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl
-from lithify.compaction.scheduling.schedule import Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import (
     InvalidSetting,
     LithifyError,
@@ -28,12 +28,8 @@ from lithify.errors import (
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.checked_lines import encode_line
 from lithify.log.file_names import HISTORY
-from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import (
-    CompactionOutcome,
-    GroupCompaction,
-    RunWanted,
-)
+from lithify.raft.compaction import write_merged_segments
+from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from tests.unit.raft.stored import LIMITS, Member
 
@@ -376,7 +372,7 @@ def test_a_run_that_is_cancelled_before_the_worker_begins_it_does_nothing() -> N
 
 
 def test_progress_goes_through_all_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_targets, "PORTION_BYTES", 1)
+    monkeypatch.setattr(write_merged_segments, "PORTION_BYTES", 1)
     found = Member(MemoryFileSystem(), GroupCompactionSettings(**BY_CALL))  # type: ignore[arg-type]
     found.fill(43).snapshot(41, [1, 2, 7, 8, 11, 12, 17, 18, 22, 27])
     seen: list[tuple[str, int, int]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.compaction.rewrite_pacing import (
     RUN_MIN,
     Rewriter,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.errors import FAILED
+from lithify.exit_codes import FAILED
 from lithify.fs.checked_lines import encode_line
 from lithify.raft.core import AppendRequest, Diverged, Heartbeat
 from lithify.raft.entry import Entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.entry import Entry, make_entries
 from lithify.raft.errors import GapInLog
 from lithify.raft.storage.index_runs import IndexRuns

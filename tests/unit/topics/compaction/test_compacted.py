@@ -263,7 +263,7 @@ def test_seeking_by_time_searches_the_view() -> None:
     bench.topic.policies = lambda: Policies(retention_ms=0)
     bench.clock.advance(3600)
     bench.maintain()
-    find = bench.topic.reader.find_time
+    find = bench.topic.reader.times.find
     assert [find(time, compacted=True) for time in times] == [pack(1, n) for n in (1, 1, 3, 3, 4)]
     assert find(times[-1] + 1, compacted=True) == bench.topic.log.next_position
     subscription, _ = bench.read()

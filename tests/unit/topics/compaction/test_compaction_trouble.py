@@ -15,7 +15,7 @@ from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import PlanStale
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.positions import pack
-from lithify.topics.compaction.key_index import index_rows, run_index
+from lithify.topics.compaction.build_key_index import index_rows, run_index
 from lithify.topics.compaction.live_messages import UNFINISHED
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies

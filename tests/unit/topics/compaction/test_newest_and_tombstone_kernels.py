@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lithify.compaction.live_set.by_key import plan_ranges
+from lithify.compaction.live_set_rules.by_key import plan_ranges
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
 from lithify.topics.compaction.key_index_flags import (
     CHUNK_LAST,

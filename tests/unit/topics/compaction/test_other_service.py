@@ -97,7 +97,7 @@ def test_consumers_and_the_library_get_what_it_retains_and_the_log_above_it(node
     topic.compact()
     topic.append(key="k9", value=b"above")
     assert [each.value for each in topic.read(compacted=True)] == [b"7", b"9", b"above"]
-    start = topic.reader.find_time(middle_ms, compacted=True)
+    start = topic.reader.times.find(middle_ms, compacted=True)
     assert unpacked(topic, start) == b"9", "8 and its tombstone are gone"
     reader = topic.subscription("r", EXCLUSIVE, durable=False, start=0, compacted=True)
     topic.join(reader, Consumer("c", permits=9), EXCLUSIVE, compacted=True)

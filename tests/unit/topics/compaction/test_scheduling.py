@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.compaction.run.journal import Journal
+from lithify.compaction.scheduling.run_order import REST_MS
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.compaction.scheduling.schedule import REST_MS, Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import JobFailed
 from lithify.fs import MemoryFileSystem
 from lithify.topics.compaction.scheduling import TopicCompactions

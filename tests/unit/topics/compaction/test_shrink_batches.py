@@ -16,17 +16,17 @@ from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import InvalidInput
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, ORDER_PUBLISH
+from lithify.log.key_index.key_index import COLUMNS, ORDER_PUBLISH
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
 from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.frame import decode_frame
 from lithify.log.segments.scan import Frames, scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
-from lithify.topics.compaction.key_index import IndexTask, has_index, open_index, run_index
+from lithify.topics.compaction.build_key_index import IndexTask, has_index, open_index, run_index
 from lithify.topics.compaction.shrink_batches import TopicRewriting, shrink_frames
 from lithify.topics.messages.message import FLAG_SHRUNK, compress, decode_entry, encode_entry
 from lithify.topics.messages.message_pb2 import (
@@ -44,7 +44,7 @@ from tests.unit.topics.segments import shrink
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.key_index.key_index import KeyRows
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.frame import LogEntry
 

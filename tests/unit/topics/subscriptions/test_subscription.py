@@ -15,7 +15,7 @@ from lithify.topics.subscriptions.subscription import (
     Subscription,
     SubscriptionType,
 )
-from lithify.topics.subscriptions.undelivered import Undelivered
+from lithify.topics.subscriptions.undelivered_by_key_slot import Undelivered
 
 SHARED = SubscriptionType.SHARED
 KEY_SHARED = SubscriptionType.KEY_SHARED

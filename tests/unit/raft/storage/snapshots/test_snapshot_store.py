@@ -8,7 +8,7 @@ import pytest
 
 from lithify.errors import DamagedFile
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.storage.snapshots.snapshot_file import Head

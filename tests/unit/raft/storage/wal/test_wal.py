@@ -12,7 +12,7 @@ from lithify.clock import ManualClock
 from lithify.errors import DamagedFile
 from lithify.events import WriteRefused
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.storage.file_names import wal_name
