@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from lithify.fs import MemoryFileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.kv.state import KvState
     from lithify.raft.machine import CommandBatch, Effect
     from lithify.raft.pending_work import Job

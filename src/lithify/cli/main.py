@@ -24,7 +24,8 @@ from typer.core import TyperGroup
 
 from lithify import __version__
 from lithify.cli import backup, blobs, config, log, raft, serve, topics
-from lithify.errors import FAILED, NOT_FOUND, USAGE, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import FAILED, NOT_FOUND, USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,8 +4,8 @@
 
 Topics belong to the thread of the event loop, so every route is `async def` and runs there. Disk
 access of blobs runs in threads (`blobs/content.py`). Each module of this package has the routes of
-one noun. `paths.py` checks names in paths, `errors.py` converts errors to responses. /openapi.json
-describes all routes.
+one noun. `paths.py` checks names in paths, `error_statuses.py` converts errors to responses.
+/openapi.json describes all routes.
 
 A command on a data directory runs the same application in its process, for one or two requests. It
 creates an `empty` application and adds the routes of each path with `add_routes`: importing and
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 
 from lithify.http.auth import TokenFirst, authorize
-from lithify.http.errors import add_error_handlers
+from lithify.http.error_statuses import add_error_handlers
 from lithify.http.fair_shares import Shares
 from lithify.http.paths import BodyLimit, RawPaths
 
@@ -165,17 +165,17 @@ def _add_others(app: FastAPI) -> None:
         backlog_quotas,
         brokers,
         namespaces,
-        policies,
         schemas,
         subscriptions,
         tenants,
         topic_maintenance,
+        topic_policies,
     )
 
     app.state.health = health.Health(app.state.broker, app.state.stores)
     for module in (
         *(health, brokers, tenants, namespaces, backlog_quotas, subscriptions, schemas, metrics),
-        *(policies, topic_maintenance, openapi),
+        *(topic_policies, topic_maintenance, openapi),
     ):
         app.include_router(module.router)
 

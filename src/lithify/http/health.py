@@ -20,8 +20,8 @@ from fastapi.responses import PlainTextResponse
 
 from lithify.blobs.stores import BlobStores
 from lithify.http.auth import is_superuser
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker
 
 __all__ = ["Health", "router"]
@@ -84,7 +84,7 @@ async def health(request: Request) -> str:
 
 
 @router.get("/admin/v2/brokers/ready", response_class=PlainTextResponse)
-async def ready(request: Request, broker: BrokerHere) -> str:
+async def ready(request: Request, broker: BrokerDep) -> str:
     """Whether clients can be served."""
     if not (broker.service_url or broker.service_url_tls):
         raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "not listening for clients yet")

@@ -19,7 +19,7 @@ from lithify.errors import LogClosed
 from lithify.http.blobs.meters import blob_metrics
 from lithify.http.blobs.stores_and_blobs import BlobService
 from lithify.http.long_responses import InPieces, in_turns
-from lithify.http.paths import BrokerHere
+from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import DiskCall, Steps
@@ -226,7 +226,7 @@ class _Family(Collector):
 
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics")
-async def metrics(request: Request, broker: BrokerHere) -> Response:
+async def metrics(request: Request, broker: BrokerDep) -> Response:
     """The metrics of the node, for Prometheus."""
     state = request.app.state
     text = await in_turns(_Node(broker, state.cluster, state.blobs).text(), broker)

@@ -10,9 +10,9 @@ A watch asks for the changes above the last revision that it has yielded, again 
 commands only wake it. So it misses and repeats nothing, whatever happens in between: a restart of a
 leader, a snapshot that this member installs, a slow reader.
 
-The time of the store advances with commands. `wait_safe_time` makes one if nobody else does; it
-goes to the leader, whose clock decides, so it is sent when this node's clock has reached the time,
-and again after `TIME_AGAIN_S`.
+The time of the store advances with commands, to the clock of the leader. `wait_safe_time` waits for
+commands of others until the clock of this node has reached the time, then proposes one itself, and
+repeats that after `TIME_AGAIN_S`.
 
 One event loop, that of the Raft node.
 """

@@ -10,7 +10,7 @@
 
     DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/definitions   tenants, namespaces, topics, blob stores
-    DIRECTORY/RESERVE       space reserved for a full disk, see `fs/disk_reserve.py`
+    DIRECTORY/RESERVE       space reserved for a full disk, see `fs/full_disk_reserve.py`
     DIRECTORY/topics/       see `topics/topics.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` creates a store
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
@@ -31,7 +31,7 @@ from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.compiled import offer_cache
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
-from lithify.fs.disk_reserve import Reserve
+from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.topics import Topics

@@ -7,7 +7,7 @@
 3. Pass the addresses to the caller.
 4. Open the topics that are not in use, in the background (`open_topics.py`), and close idle ones
    (`close_idle_topics.py`).
-5. Compact topics and blob stores, on request and by triggers (`compaction_service.py`); open the
+5. Compact topics and blob stores, on request and by triggers (`compaction_loop.py`); open the
    stores and maintain them (`blob_maintenance.py`), and replicate those with replicas
    (`blob_replication.py`).
 6. Serve until stopped, and maintain the topics once per interval. Disk access of the maintenance
@@ -37,7 +37,7 @@ from lithify.logger import get_logger
 from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
 from lithify.node.close_idle_topics import release_idle
-from lithify.node.compaction_service import compacting
+from lithify.node.compaction_loop import compacting
 from lithify.node.open_file_limit import AcceptErrors, files_max, open_topics_max
 from lithify.node.open_topics import open_rest
 from lithify.node.security import make_access, make_peers, make_tls
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lithify.node.cluster_thread import ClusterThread
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
-    from lithify.pulsar.listener import ClientConnection
+    from lithify.pulsar.connection import ClientConnection
     from lithify.raft.node.node import MachineOf
     from lithify.topics.topic import Topic
 
@@ -332,6 +332,6 @@ def maintain_files(topics: Iterable[Topic]) -> None:
             continue
         except (LithifyError, OSError) as error:
             reason = str(error)
-            if reason != topic.upkeep_failure:
+            if reason != topic.maintenance_failure:
                 log.warning("maintenance failed", topic=str(topic.name), reason=reason)
-        topic.upkeep_failure = reason
+        topic.maintenance_failure = reason

@@ -28,23 +28,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lithify.claims import Claims
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
-from lithify.errors import (
-    NOT_FOUND,
-    InvalidInput,
-    LithifyError,
-    MissingLog,
-    OpenFailed,
-    WriteFailed,
-)
+from lithify.errors import InvalidInput, LithifyError, MissingLog, OpenFailed, WriteFailed
+from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.name_locks import Claims
 from lithify.settings import LogSettings
 from lithify.topics.compaction.compaction_service import service_factory
 from lithify.topics.compaction.scheduling import TopicCompactions
@@ -66,7 +60,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]

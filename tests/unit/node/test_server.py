@@ -147,7 +147,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting(tmp_path: Path, setting:
     asyncio.run(story())
 
 
-def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
+def test_clients_get_the_advertised_host(tmp_path: Path) -> None:
     async def story() -> None:
         everywhere = {"pulsar_host": "0.0.0.0", "allow_open": True}
         with open_node(tmp_path, advertised_host="node1", **everywhere) as node:
@@ -157,7 +157,7 @@ def test_clients_are_told_the_advertised_host(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     assert authority("::1", 6650) == "[::1]:6650"
     assert authority("127.0.0.1", 6650) == "127.0.0.1:6650"
 
@@ -221,7 +221,7 @@ def synced(fs: FaultyFileSystem) -> list[str]:
     return [line.split("/log/")[0].rpartition("/")[2] for line in lines]
 
 
-def test_upkeep_makes_the_interval_mode_durable_when_the_interval_is_over(tmp_path: Path) -> None:
+def test_maintenance_makes_writes_durable_after_the_interval(tmp_path: Path) -> None:
     clock = ManualClock()
     node, fs = interval_node(tmp_path, clock)
     with node:
@@ -238,7 +238,7 @@ def test_upkeep_makes_the_interval_mode_durable_when_the_interval_is_over(tmp_pa
         assert synced(fs) == [], "nothing new"
 
 
-def test_a_topic_whose_disk_fails_or_that_was_deleted_does_not_keep_the_others(
+def test_a_failing_or_deleted_topic_does_not_block_the_others(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
@@ -255,7 +255,7 @@ def test_a_topic_whose_disk_fails_or_that_was_deleted_does_not_keep_the_others(
         assert synced(fs) == ["sick", "well"]
 
 
-def test_a_serving_node_looks_after_its_topics_by_itself(tmp_path: Path) -> None:
+def test_a_serving_node_maintains_its_topics(tmp_path: Path) -> None:
     fs = FaultyFileSystem(LocalFileSystem(), record=True)
     settings = NodeSettings(
         str(tmp_path / "data"), pulsar_port=0, durability=Durability.INTERVAL, sync_interval_ms=1

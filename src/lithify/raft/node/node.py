@@ -54,10 +54,10 @@ from lithify.raft.compaction.run_requests import RunRequests
 from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
+from lithify.raft.group.event_logging import GroupLogLines
 from lithify.raft.group.group import Group
-from lithify.raft.group.log_lines import GroupLogLines
 from lithify.raft.group.overview import wal_overview
-from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberGone, MemberQuery
+from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.net.client_operations import ClientOperation
 from lithify.raft.net.transport import Handlers, Transport
 from lithify.raft.node.client_requests import ClientRequestHandler
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import CoreSettings, RaftMessage
     from lithify.raft.group.proposals_and_reads import CommandResult
     from lithify.raft.machine import Machine
@@ -129,7 +129,7 @@ class RaftNode:
         self._ignored: set[tuple[str, str]] = set()
         """(key, sender) of messages that are ignored; each is logged once."""
         self._founding = ClusterIdDiscovery(self)
-        self._look_ticks = max(1, CHECK_MS // settings.tick_ms)
+        self._check_ticks = max(1, CHECK_MS // settings.tick_ms)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -317,7 +317,7 @@ class RaftNode:
             with self.guarded():
                 self.identity.recognition.ticks = tick
                 self._end_probation()
-                if tick % self._look_ticks == 0:
+                if tick % self._check_ticks == 0:
                     self.runs.observe(self.groups.values())
                 self.notices.tick(tick)
                 for group in self.groups.values():
@@ -366,6 +366,8 @@ class RaftNode:
                     self._disk.read(job, partial(self._job_done, group, job))
                 self._answering.watching.deliver(group, out.sends)
                 self.listeners.worked(group)
+                if out.again:
+                    self.mark(group)
                 if group.ended:
                     self.leave(group, ended=True)
                 elif group.stopped is not None:
@@ -403,7 +405,7 @@ class RaftNode:
         if group is not None and group.is_foreign(message):
             self._ignore(key, message, "they are of another group with the same name")
             return
-        if isinstance(message, MemberQuery | MemberGone | EndKnown):
+        if isinstance(message, MemberQuery | MemberRemoved | EndKnown):
             self.notices.receive(key, group, message)
             return
         if group is None:
@@ -570,6 +572,6 @@ class RaftNode:
         self.listeners.left(group)
         # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
-        self.notices.tell_end(key_of(files))
+        self.notices.notify_ended(key_of(files))
         self._storage.forget(files)
         self._disk.remove(partial(self._storage.remove_files, files))

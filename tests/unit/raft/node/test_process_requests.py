@@ -182,7 +182,7 @@ def test_a_group_that_is_nowhere_is_absent(tmp_path: Path) -> None:
     told(story)
 
 
-def test_listeners_hear_of_leaders_and_of_what_is_applied(tmp_path: Path) -> None:
+def test_listeners_are_notified_of_leaders_and_applied_entries(tmp_path: Path) -> None:
     leaders: list[tuple[str, str, int]] = []
     applied: list[int] = []
 
@@ -335,7 +335,7 @@ def test_only_the_named_voters_found_a_cluster(tmp_path: Path) -> None:
     told(story)
 
 
-def test_other_nodes_are_told_the_advertised_host(tmp_path: Path) -> None:
+def test_other_nodes_get_the_advertised_host(tmp_path: Path) -> None:
     async def story() -> None:
         given = settings(tmp_path, "n1", advertised_host="localhost")
         async with running(given) as one:
