@@ -261,7 +261,7 @@ def test_the_text_has_a_limit() -> None:
         definition_commands(ApplyDefinitions("#" * (8 * 2**20 + 1)), Catalog())
 
 
-def test_a_plan_is_made_again_on_a_newer_version() -> None:
+def test_a_plan_is_repeated_on_a_newer_version() -> None:
     wanted = ApplyDefinitions(TEXT, NODES, 77)
     later = after(started(), *definition_commands(wanted, started())[:3])
     assert applied(later, TEXT).topic("acme/orders", "incoming") is not None
