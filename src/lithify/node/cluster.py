@@ -89,6 +89,7 @@ class Cluster:
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._config: Config | None = None
+        self._beginning: Future[None] | None = None
         self._is_closing = False
         self._registry: NodeRegistry
         self.catalog: CatalogManager
@@ -99,12 +100,11 @@ class Cluster:
     def start(self) -> None:
         """Return when the cluster can be used; see the module."""
         self._thread.start()
-        beginning = self._thread.call(self._begin)
         try:
-            beginning.result()
+            self._beginning = self._thread.call(self._begin)
+            self._beginning.result()
         except BaseException:
             # Also a wait that the user interrupts.
-            beginning.cancel()
             self.close()
             if self._failure is not None:
                 raise self._failure from None
@@ -113,6 +113,8 @@ class Cluster:
     def close(self) -> None:
         """Stop everything, and wait for the thread. Idempotent."""
         self._is_closing = True
+        if self._beginning is not None:
+            self._beginning.cancel()
         with suppress(LogClosed):
             self._thread.call(self._end).result()
         self._thread.close()
@@ -120,6 +122,11 @@ class Cluster:
     def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine function in the cluster thread; `LogClosed` if that has ended."""
         return self._thread.call(function)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why everything has stopped, if it has."""
+        return self._failure
 
     @property
     def node(self) -> RaftNode:

@@ -113,9 +113,11 @@ class Topics:
         events: EventSink,
         owner: str,
         queue: RunQueue | None = None,
+        is_locked: bool = False,
     ) -> None:
         """Open the topics in `directory`, which no other process may have open.
 
+        The topics lock it, unless the caller has locked it for as long as they are open.
         `queue` is the run queue of the node; by default the topics have one of their own.
         """
         self._fs = fs
@@ -139,7 +141,7 @@ class Topics:
         self._new_service = service_factory(settings.compaction_service)
         check_no_backup(fs, directory)
         fs.mkdir(directory)
-        self._lock = lock = hold_directory(fs, f"{directory}/{LOCK}", owner)
+        self._lock = None if is_locked else hold_directory(fs, f"{directory}/{LOCK}", owner)
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
             inventory = Inventory(fs, f"{directory}/{INVENTORY}", events)
@@ -148,7 +150,7 @@ class Topics:
             )
             self._missing = MissingLogs(self._directories, self.definitions)
         except BaseException:
-            lock.release()
+            self._unlock()
             raise
 
     # --- definitions ------------------------------------------------------------------------
@@ -530,9 +532,13 @@ class Topics:
             except Exception as error:  # noqa: BLE001  (continue with the other topics)
                 errors.append(error)
         self._open.clear()
-        self._lock.release()
+        self._unlock()
         if errors:
             raise errors[0]
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     # --- directories ------------------------------------------------------------------------
 
