@@ -91,6 +91,9 @@ class Cluster:
         self._config: Config | None = None
         self._beginning: Future[None] | None = None
         self._is_closing = False
+        self._leader = ""
+        self.leader_changes = 0
+        """Times that another node has become the leader of the metastore, as seen here."""
         self._registry: NodeRegistry
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
@@ -176,6 +179,7 @@ class Cluster:
             saying.cancel()
         await self._until_available(self.catalog.start)
         node.listeners.on_applied(self._applied)
+        node.listeners.on_leader(self._led)
         self._applied(GROUP)
         await self._until_available(self._registry.load)
         for work in (self._registry.register, self._registry.follow):
@@ -220,6 +224,17 @@ class Cluster:
         if config is not None and config is not self._config:
             self._config = config
             self._registry.set_members(config.members, self.node.transport.book)
+
+    def _led(self, group: str, leader: str, _: int) -> None:
+        if group != GROUP:
+            return
+        if leader and leader != self._leader:
+            self._leader = leader
+            self.leader_changes += 1
+        if GROUP not in self.node.groups:
+            # This node was removed.
+            self._config = None
+            self._registry.set_members((), {})
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

@@ -510,6 +510,12 @@ class RaftNode:
             return await self._requests.read_local(group, query)
         return await self._requests.ask(group, ClientOperation.READ, query)
 
+    async def administer(
+        self, group: str, operation: ClientOperation, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An operation on a group, or with an empty name on this node; see `ClientOperation`."""
+        return await self._requests.administer(group, operation, given)
+
     async def create_group(self, name: str, members: list[str]) -> None:
         """Create a group with this node and others as members; returns when all have joined."""
         await self._requests.create_group(name, members)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.raft.client.client import REPEATABLE, TIMEOUT_S, RaftClient
@@ -122,6 +122,16 @@ class ProcessRequests:
         if isinstance(result, LithifyError):
             raise result
         return result
+
+    async def administer(
+        self, name: str, operation: ClientOperation, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An operation that this node does by itself; the body and the answer are objects."""
+        result = await self._ask_here(name, operation, json.dumps(given).encode(), None)
+        if isinstance(result, LithifyError):
+            raise result
+        answer: dict[str, Any] = json.loads(result.reply)
+        return answer
 
     async def create_group(self, name: str, members: list[str]) -> None:
         """Create a group of which this node is a member."""
