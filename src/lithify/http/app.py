@@ -183,7 +183,7 @@ def _add_others(app: FastAPI) -> None:
         topic_policies,
     )
 
-    app.state.health = health.Health(app.state.broker, app.state.stores)
+    app.state.health = health.Health(app.state.broker, app.state.stores, app.state.member)
     for module in (
         *(health, brokers, tenants, namespaces, backlog_quotas, subscriptions, schemas, metrics),
         *(topic_policies, topic_maintenance, openapi),

@@ -144,6 +144,9 @@ class ProcessRequests:
 
     async def add_member(self, name: str, address: str, *, voter: bool) -> None:
         """Add a node to the first group."""
+        if self._node.settings.listen is None:
+            own = self._node.identity.node
+            raise InvalidInput(f"node {own} has no address for other nodes: start it with one")
         group = self._node.groups.get(self._node.settings.first_group)
         voters = frozenset() if group is None else group.config.voters
         if voter and name not in voters and len(voters) >= VOTERS_MAX:
