@@ -87,7 +87,7 @@ def test_a_snapshot_drops_the_versions_before_it(node: ClusterNode) -> None:
     assert node.call("GET", f"/catalog?version={version}")["version"] == version
 
 
-def test_what_is_wrong_is_named_and_changes_nothing(node: ClusterNode) -> None:
+def test_a_wrong_request_is_refused_with_a_reason_and_changes_nothing(node: ClusterNode) -> None:
     before = node.call("GET", "/catalog")
     apply = "/catalog/apply"
     kind, why = node.refused(400, "POST", apply, content='[topics."acme/x"]\npartitions = "a"')

@@ -112,7 +112,7 @@ def test_health_names_a_cluster_that_has_ended(node: ClusterNode) -> None:
     assert node.refused(503, "GET", "/cluster")[0] == "LogClosed"
 
 
-def test_a_process_without_a_cluster_says_so() -> None:
+def test_a_process_without_a_cluster_has_no_such_paths() -> None:
     with HttpNode() as node:
         for path in ("/cluster", "/catalog", "/cluster/raft"):
             assert node.ask("GET", path).status_code == 404
