@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from tests.cli.cluster_members import Member, members, start_all
+from tests.cli.nodes import COMMAND
 from tests.patience import PROCESS_S_MAX, wait_until
 
 if TYPE_CHECKING:
@@ -128,6 +130,15 @@ def apply(node: Member, directory: Path, name: str) -> None:
     node.run("catalog", "apply", str(file))
 
 
+def run_at(code: int, *words: str) -> str:
+    """What a command prints that ends with this code."""
+    done = subprocess.run(
+        [COMMAND, *words], capture_output=True, text=True, timeout=PROCESS_S_MAX, check=False
+    )
+    assert done.returncode == code, (words, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
 def test_nodes_join_leave_and_return_with_an_old_disk(tmp_path: Path) -> None:
     with members(tmp_path, 4, tick_ms=TICK_MS) as nodes:
         *three, fourth = nodes
@@ -149,6 +160,13 @@ def test_nodes_join_leave_and_return_with_an_old_disk(tmp_path: Path) -> None:
         wait_until(lambda: rows_of(first) == everybody)
 
         assert third.end(signal.SIGTERM) == 0
+        data = ("--data", str(tmp_path / "n3"))
+        assert "acme" not in run_at(0, "catalog", "show", *data)
+        assert "by-a-learner" in run_at(0, "catalog", "show", *data)
+        wanted = tmp_path / "early.toml"
+        wanted.write_text("[tenants.refused]\n")
+        assert "in a cluster with n1, n2" in run_at(4, "catalog", "apply", str(wanted), *data)
+        assert "in a cluster with n1, n2" in run_at(4, "serve", *data, "--http-port", "0")
         for number in range(3):
             apply(first, tmp_path, f"away-{number}")
         version = first.get("/catalog")["version"]

@@ -30,9 +30,18 @@ from lithify.blobs.errors import (
     RangeNotSatisfiable,
     ShapeDiffers,
 )
-from lithify.catalog.errors import CatalogVersionTrimmed
+from lithify.catalog.errors import (
+    CatalogVersionNotFound,
+    CatalogVersionTrimmed,
+    InvalidDefinitionsText,
+    ObjectExists,
+    ObjectInUse,
+    ObjectNotFound,
+    WrongIndexStatus,
+)
 from lithify.compaction.scheduling.run_queue import RequestUnknown
 from lithify.errors import (
+    InvalidInput,
     LithifyError,
     LogClosed,
     RunRefused,
@@ -118,6 +127,16 @@ _STATUS_BY_EXIT_CODE = {
 }
 """Statuses of all other errors; a failure is an internal error."""
 
+_BY_EXIT_CODE = (
+    CatalogVersionNotFound,
+    InvalidDefinitionsText,
+    ObjectExists,
+    ObjectInUse,
+    ObjectNotFound,
+    WrongIndexStatus,
+)
+"""Invalid input that is not simply invalid."""
+
 _OWN_PATHS = ("/blobs/", "/cluster/", "/catalog/")
 """Paths that no tool of Pulsar uses: there an invalid request is 400, where those expect 412."""
 
@@ -132,6 +151,8 @@ def status_of(error: LithifyError) -> HTTPStatus:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
+    if isinstance(error, InvalidInput) and not isinstance(error, _BY_EXIT_CODE):
+        return HTTPStatus.PRECONDITION_FAILED
     return _STATUS_BY_EXIT_CODE.get(error.exit_code, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

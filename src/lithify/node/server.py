@@ -104,6 +104,7 @@ async def serve(
     make_app: MakeApp | None,
 ) -> None:
     """Serve clients until `stop` is set."""
+    node.cluster.check_serving()
     settings = node.settings
     security = settings.security
     access = make_access(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.raft.client.client import REPEATABLE, TIMEOUT_S, RaftClient
 from lithify.raft.core.configuration import check_name
-from lithify.raft.errors import GroupAbsent
+from lithify.raft.errors import GroupAbsent, MemberReadsOnly
 from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import (
     Address,
@@ -85,6 +85,8 @@ class ProcessRequests:
         self, name: str, operation: ClientOperation, body: bytes, timeout_s: float = TIMEOUT_S
     ) -> CommandResult:
         """Send a request to a group; returns (index, reply)."""
+        if self._node.reads_only:
+            raise MemberReadsOnly(self._node.identity.node, self._node.others)
         loop = asyncio.get_running_loop()
         limit_s = loop.time() + timeout_s
         begun = False
@@ -144,7 +146,7 @@ class ProcessRequests:
 
     async def add_member(self, name: str, address: str, *, voter: bool) -> None:
         """Add a node to the first group."""
-        if self._node.settings.listen is None:
+        if self._node.settings.listen is None and not self._node.reads_only:
             own = self._node.identity.node
             raise InvalidInput(f"node {own} has no address for other nodes: start it with one")
         group = self._node.groups.get(self._node.settings.first_group)
