@@ -1,7 +1,7 @@
 """`python -m bench`: measure the rows of `areas.py`, and keep each in its result file.
 
     --only ROW    this row only; may be repeated
-    --from ROW    this row and all after it, to go on with a run that was interrupted
+    --from ROW    this row and all after it, to continue with a run that was interrupted
     --results DIR where the result files are (default: bench/results)
     --quick       tiny sizes: shows that everything runs; the figures mean nothing and are not kept
     --gib N       how much data each row of `compaction.py` has, instead of what the row says

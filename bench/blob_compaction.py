@@ -2,7 +2,7 @@
 
 The store has objects of 64 KiB in segments of 256 MiB. Half of them, chosen at random, are deleted,
 and the retention is over. A run is by the policy `all`, as jobs of a Spark session that is warm,
-on a copy of the store that is made anew for each round: hard links of its sealed files, which no
+on a copy of the store that is recreated for each round: hard links of its sealed files, which no
 run changes.
 
 The raw side is two processes, one for each core, that read the live bytes once, write them once,

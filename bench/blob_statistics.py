@@ -1,7 +1,7 @@
 """A blob store's statistics against reading its index files once.
 
 The store has segments of a hundred thousand records each, as far as its key indexes know; that is
-all that statistics look at, so the segments themselves are almost empty. A fifth of the records
+all that statistics read, so the segments themselves are almost empty. A fifth of the records
 deletes a blob of the segment before, half of the puts expire. Neither side has anything in the page
 cache; the raw side reads the files in pieces of 1 MiB.
 """
@@ -15,12 +15,12 @@ import numpy as np
 
 from bench.cold import drop_from_cache
 from bench.harness import Case
-from lithify.blobs.key_index import IndexTask, put_index
+from lithify.blobs.build_key_index import IndexTask, put_index
 from lithify.blobs.records import NEVER_MS, BlobRecordKind
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, KeyRows
+from lithify.log.key_index.key_index import COLUMNS, KeyRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ FS = LocalFileSystem()
 
 
 def statistics(directory: str, records: int) -> Iterator[Case]:
-    """What is valid now and in the next two days, of a store of so many records."""
+    """What is valid now and in the next two days, of a store of this many records."""
     segments = -(-records // SEGMENT_RECORDS)
     path = f"{directory}/store"
     with BlobStore.create(
@@ -82,11 +82,11 @@ def statistics(directory: str, records: int) -> Iterator[Case]:
 
 
 def _indexes(store: BlobStore, segments: int, records: int) -> Iterator[str]:
-    """Fill the store, and put indexes of so many records in the place of the real ones."""
+    """Fill the store, and put indexes of this many records in the place of the real ones."""
     rng = np.random.default_rng(SEED)
     for _ in range(segments):
         store.put(b"x", service="bench")
-        store._writer._roll()  # noqa: SLF001  (nobody else has a reason to seal a segment)
+        store.writer.roll()
     manifest = store.log.manifest
     before: _Hashes = np.empty((2, 0), np.uint64)
     for segment in manifest.segments:

@@ -1,6 +1,6 @@
 """The blob store against the system calls under it.
 
-Objects have 64 KiB, the largest that stand in one record. The store is in this process; what HTTP
+Objects have 64 KiB, the largest that are in one record. The store is in this process; what HTTP
 costs is another row's business.
 
 A put waits for its fsync, and several threads put at once, so that they share fsyncs. The raw side
@@ -27,13 +27,13 @@ from bench.blob_compaction import compaction
 from bench.blob_statistics import statistics
 from bench.cold import drop_from_cache
 from bench.harness import Case
+from lithify.blobs.build_key_index import IndexTask, read_rows
 from lithify.blobs.index_rows import values_of
-from lithify.blobs.key_index import IndexTask, read_rows
 from lithify.blobs.records import hash_id
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.fs import LocalFileSystem
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS
 from lithify.log.manifest import read_manifest
 from lithify.settings import Durability
 
@@ -65,7 +65,7 @@ class Sizes:
     segment_bytes: int = 256 * 2**20
 
     def create(self, directory: str, objects: int, durability: Durability) -> BlobStore:
-        """An empty store with room for so many objects."""
+        """An empty store with room for this many objects."""
         segments = objects * 2 * OBJECT_BYTES // self.segment_bytes + 4
         return BlobStore.create(
             FS,

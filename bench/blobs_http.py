@@ -1,7 +1,7 @@
 """Blobs over HTTP against nginx that serves the same bytes as a file.
 
 One client in this process, with several connections that are kept alive, each of which asks for the
-same object again as soon as it has it. It looks at the length of what comes and throws it away, so
+same object again as soon as it has it. It reads the length of what comes and throws it away, so
 that it costs both sides the same. The object has 1 MiB and is in the page cache; nginx has one
 worker and uses sendfile, as one process of ours is compared.
 
@@ -130,7 +130,7 @@ def _wait_for(port: int) -> None:
 
 
 def _get(port: int, path: str, gets: int) -> float:
-    """The seconds of so many gets."""
+    """The seconds of this many gets."""
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     buffer = memoryview(bytearray(OBJECT_BYTES))
     left: dict[socket.socket, int | None] = {}

@@ -2,7 +2,7 @@
 
 All runs but the small ones are jobs of one Spark session of this process, `local[2,4]`, that is
 warm: the round that does not count starts its workers. Data are those of `keyed.py`, in segments of
-256 MiB, in the page cache as far as it goes. A first run is made again by deleting the compacted
+256 MiB, in the page cache as far as it goes. A first run is repeated by deleting the compacted
 view and all key indexes.
 
 The raw side of most rows is two processes, one for each core, that read every byte once, write as

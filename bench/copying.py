@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from lithify.fs import LocalFileSystem
+from lithify.log.open_segments import OpenSegment
 from lithify.log.read_only_log import find_manifest
-from lithify.log.reader import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 from lithify.topics.messages.message import compress, decompress_as, parse_entry

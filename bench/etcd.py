@@ -1,4 +1,4 @@
-"""Three members of etcd on this machine, and a client of theirs that costs next to nothing.
+"""Three members of etcd on this machine, and a minimal client.
 
 The client speaks gRPC over one HTTP/2 connection to the leader, written by hand for the calls that
 are measured: headers never change and use no table, so a request is a few constant pieces and the
@@ -100,7 +100,7 @@ def _leader(ports: list[int]) -> int:
 
 
 def put_many(port: int, keys: int, count: int, in_flight: int, value: bytes) -> float:
-    """The seconds that so many puts take."""
+    """The seconds that this many puts take."""
     puts = [_put(b"k%07d" % (number % keys), value) for number in range(count)]
     return asyncio.run(_call_many(port, PUT, puts, in_flight))
 

@@ -25,7 +25,7 @@ from lithify.checksum import crc32c
 from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
 from lithify.compaction.tasks.jobs import no_check
 from lithify.fs import LocalFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import MANIFEST
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef

@@ -1,4 +1,4 @@
-"""Comparing a thing with the raw operation under it, on a machine that others use too.
+"""Compare an operation with the raw operation under it, on a machine that is not idle.
 
 1. A `Case` has two sides that move the same bytes: `ours` and `raw`. Each is a call that does one
    round and returns the seconds of its measured part; what it prepares and removes does not count.

@@ -48,7 +48,7 @@ class Load:
     keys: int
     value_bytes: int = 1024
     batch: int = 1
-    """So many in an entry; 1 is no batch at all."""
+    """Messages in an entry; 1 is no batch."""
     codec: int = 0
     distinct: bool = False
     """Each has a key of its own."""
@@ -121,7 +121,7 @@ def _metadata(load: Load) -> MessageMetadata:
 
 
 def _messages(load: Load, keys: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Messages as they stand in batches, one a row."""
+    """Messages in the format of a batch, one per row."""
     key = "0" * KEY_BYTES
     single = SingleMessageMetadata(partition_key=key, payload_size=load.value_bytes)
     head = single.SerializeToString()

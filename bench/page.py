@@ -45,7 +45,7 @@ def is_miss(line: Mapping[str, Any]) -> bool:
 
 
 def render(page: str, results: Mapping[str, Measured]) -> str:
-    """The page with its marked parts written anew."""
+    """The page with its marked parts rewritten."""
     for area in AREAS:
         begin, end = f"<!-- bench: {area.name} -->\n", "<!-- /bench -->"
         pattern = re.escape(begin) + ".*?" + re.escape(end)

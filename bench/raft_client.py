@@ -1,9 +1,9 @@
-"""Raft nodes in processes of their own, and a client of theirs that costs next to nothing.
+"""Raft nodes in processes of their own, and a minimal client.
 
 The client has one connection to the leader and sends each put as soon as one before it is answered.
 It uses the wire's own frames, without the futures and retries of `RaftClient`: one process feeds
 nodes that have two cores between them, and should not be what is measured. So requests are made
-before the clock starts, and answers, which all have the same size, are looked at as columns.
+before the clock starts, and answers, which all have the same size, are checked as columns.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def _leader(addresses: list[Address]) -> str:
 
 
 def put_many(address: Address, keys: int, count: int, in_flight: int, value: bytes) -> float:
-    """The seconds that so many puts take."""
+    """The seconds that this many puts take."""
     return asyncio.run(_put_many(address, keys, count, in_flight, value))
 
 
@@ -166,7 +166,7 @@ class _Proposals(asyncio.Protocol):
         self._transport.close()
 
     def send(self, count: int) -> None:
-        """So many more, in frames as the node's own client makes them."""
+        """A number of further puts, in frames as the client of a node makes them."""
         asks = self._asks[self._sent : self._sent + count]
         self._sent += len(asks)
         for start in range(0, len(asks), FRAME_ASKS):

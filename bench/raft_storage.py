@@ -5,7 +5,7 @@ The log has commands of 1 KiB in segments of the size that a node gives them.
 - `raft-merge`: phase 3 over segments of which 30 % of the entries are live, chosen at random. It
   measures, plans, copies, makes durable and puts in place. Each round has a directory of its own
   with hard links to the same segments, which no run changes. What a round has made is emptied and
-  not removed: ext4 looks at all inodes that were removed in the last minutes whenever one is
+  not removed: ext4 reads all inodes that were removed in the last minutes whenever one is
   created, and a round creates as many as there are segments. The raw side reads as many bytes as
   are live from one file, writes them to another, and makes them durable.
 - `raft-restart`: the log of a member with a million live entries is opened: snapshot with the state
@@ -31,7 +31,7 @@ import numpy as np
 from bench.harness import Case
 from lithify.clock import SystemClock
 from lithify.fs import LocalFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core.configuration import Config
@@ -82,7 +82,7 @@ def merge(directory: str, sizes: Sizes) -> Iterator[Case]:
     rng = random.Random(SEED)
     live = LiveSet.from_iterable(i for i in range(1, last + 1) if rng.random() < 0.3)
     _write_segments(full, range(1, last + 1))
-    # One more, because the newest is left alone.
+    # One more, because the newest is not changed.
     _write_segments(full, range(last + 1, last + 2), 10**6)
     _write_snapshot(full, last, [live.to_bytes()], live)
     live_bytes = 0
@@ -237,7 +237,7 @@ CASES: dict[str, Callable[[str, Sizes], Iterable[Case]]] = {
 
 
 def _scattered(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """So many indexes, no two of them neighbours."""
+    """Indexes, no two of them adjacent."""
     return 1 + np.cumsum(np.random.default_rng(SEED).integers(2, 6, count))
 
 

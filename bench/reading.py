@@ -179,7 +179,7 @@ def first_message(directory: str, sizes: Sizes) -> Iterator[Case]:
 
 
 def _make_view(data: str, name: str, sizes: Sizes) -> list[tuple[int, int]]:
-    """A topic with a view of so many messages; the first and last positions of its segments."""
+    """A topic with a view of this many messages; the first and last positions of its segments."""
     overwritten = sizes.messages // 5
     value_bytes = MESSAGE_BYTES - KEY_BYTES
     with lithify.open(data, segment_bytes_max=sizes.segment_bytes) as library:

@@ -1,4 +1,4 @@
-"""A node that serves, and a client made by hand.
+"""A serving node, and a scripted client.
 
 For the rows that measure a node through its socket: `topics.py`, `reading.py`, `compaction.py`. The
 node has a process of its own, or a thread of this one where a row has to reach its parts.

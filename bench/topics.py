@@ -123,7 +123,7 @@ def _receipt_bytes(sequence_ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> 
 
 
 def _exchange(connection: socket.socket, data: bytes, times: int, answer_bytes: int) -> float:
-    """Send the same bytes so many times while taking the answers; the seconds."""
+    """Send the same bytes this many times while taking the answers; the seconds."""
 
     def send() -> None:
         for _ in range(times):

@@ -1,7 +1,7 @@
-"""The main job in one minute: a log of a million keyed entries becomes its newest entry a key.
+"""The main job in one minute: a log of a million keyed entries becomes its newest entry per key.
 
 Run it with `make demo`. It writes to demo-data/orders in the current directory, which it makes
-anew each time, and ends by itself.
+again each time, and exits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion, SegmentJudgement
 from lithify.compaction.planning.plan import human_bytes
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.rewrite.copy_frames import measure_live
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.fs import LocalFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.log import Log
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.scan import scan_frames

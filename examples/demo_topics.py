@@ -1,7 +1,7 @@
 """The main job in one minute: a topic of a million messages becomes its newest message per key.
 
 `make demo` runs it. It starts `lithify serve` on free ports with demo-data/node in the current
-directory, which it makes anew each time; the real Pulsar client writes and reads; the commands that
+directory, which it recreates each time; the real Pulsar client writes and reads; the commands that
 it shows are those that anybody would type. It ends by itself.
 """
 

@@ -1,8 +1,9 @@
-"""Jobs that let a test do something while a run is under way."""
+"""Jobs that let a test do something while a run is in progress."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.compaction.tasks.jobs import LocalJobs
 
@@ -41,3 +42,17 @@ class HookedJobs(LocalJobs):
         for result in results:
             yield result
             self.behind(name, check)
+
+
+class Halted(LocalJobs):
+    """Jobs that begin when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def run(self, name: str, function: Any, tasks: Any, **more: Any) -> Any:
+        self.begun.set()
+        while not self.go_on.wait(0.01):
+            more["check"]()
+        return super().run(name, function, tasks, **more)

@@ -6,10 +6,10 @@ effect at any time after their call, or not at all.
 
 The search takes operations one after the other. Only those can come next that were called before
 the first return among those that are left. (operations taken, value) is remembered, so no situation
-is looked at twice. Fast if few operations overlap, as in histories of a few hundred.
+is checked twice. Fast if few operations overlap, as in histories of a few hundred.
 
 Operations without an answer, each of which may come anywhere or nowhere, would make that endless if
-there are dozens. So less is looked at, none of which could explain more:
+there are dozens. So less is checked, none of which could explain more:
 
 - Values that no answer and no comparison is about are as good as one.
 - Of operations without an answer that do the same, the one that was called first is taken first.
@@ -37,7 +37,7 @@ class Op:
     expected: bytes | None = None
     """What a cas compares with; None: that there is nothing."""
     returned: float = inf
-    """When the answer came; never, if nobody knows what became of it."""
+    """When the answer came; never, if nobody knows the outcome of it."""
     answer: object = None
     """get: the value that was read. cas, delete: whether it was done."""
 

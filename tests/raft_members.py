@@ -22,7 +22,7 @@ from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
 from lithify.raft.group.group import Group
 from lithify.raft.group.proposals_and_reads import CommandResult, Result
-from lithify.raft.group.removed_members import MemberGone
+from lithify.raft.group.removed_members import MemberRemoved
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.machine import KvMachine
@@ -34,7 +34,7 @@ from lithify.raft.storage.wal.wal import Rolled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import RaftMessage
     from lithify.raft.machine import Send
     from lithify.raft.pending_work import Job
@@ -45,7 +45,7 @@ STORAGE = StorageSettings(wal_bytes_max=4000, segments=SegmentLimits(16, 4000))
 
 
 class Member:
-    """One member with its disk; `machine` is made anew at each start."""
+    """One member with its disk; `machine` is recreated at each start."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Member:
             jobs = out.jobs + out.reads
             for job in jobs:
                 self.group.job_done(job, _result(job))
-            if not (events or jobs or out.messages):
+            if not (events or jobs or out.messages or out.again):
                 return messages
 
     def flush(self, rolled: Rolled) -> list[Flushed]:
@@ -157,8 +157,8 @@ class Members:
             network, self.network = self.network, []
             for message in network:
                 self.told.append(message)
-                # Who is told that it is no member any more is the node's to remove.
-                if isinstance(message, MemberGone) or self.lose(message):
+                # Who is told that it is no member is the node's to remove.
+                if isinstance(message, MemberRemoved) or self.lose(message):
                     continue
                 if message.to in self.all:
                     self.all[message.to].group.receive(message)

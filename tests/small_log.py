@@ -1,4 +1,4 @@
-"""A log of a few hundred bytes that has one of everything, for tests that look at every byte.
+"""A log of a few hundred bytes that has one of everything, for tests that check every byte.
 
 retired      000000000001.seg          positions 0 … 2, dropped but not reclaimed
 log          000000000002.seg          3 … 6, with a dead set: 4 is dead
@@ -21,7 +21,7 @@ from lithify.compaction.reports.report import Cause, History, Report
 from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
 from lithify.compaction.run.journal import Journal, RunRecord
 from lithify.compaction.tasks.jobs import no_check
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import HISTORY, dead_set_name, segment_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef

@@ -1,4 +1,4 @@
-"""The benchmarks run, tiny, and keep what they measure. Their figures are not looked at."""
+"""The benchmarks run, tiny, and keep what they measure. Their figures are not checked."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_ratio_is_best_against_best_and_the_rounds_show_the_spread() -> None
     )
 
 
-def test_a_miss_is_called_a_miss_and_no_target_no_verdict() -> None:
+def test_a_miss_is_a_miss_and_without_a_target_there_is_no_verdict() -> None:
     assert measured(0.66).verdict == "pass"
     assert measured(0.67).verdict == "miss"
     assert measured(None).verdict == "-"

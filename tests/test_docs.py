@@ -63,6 +63,19 @@ CODE_PHRASES = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+NAME_PHRASES = re.compile(
+    r"""_(
+        whoever | somebody | someone | anybody | everybody | nobody | who | anew
+      | goes_on | go_on | went_on | going_on | under_way | on_its_way
+      | lets?_go | (gives?|given|giving)_(\w+_)?back | made_again | any_more | once_more
+      | so_(many|much|long|often) | put_out | called_off | passed_over | left_alone
+      | asks? | asked | tells? | told | hears? | heard | looks?_(at|after|for) | looked_(at|for)
+      | (is|are)_none | says_so | tried_again | given_up | holds?_up | stands?
+    )(?=_|$) | ^test_what_""",
+    re.VERBOSE,
+)
+"""Phrases that the names of tests do not have, either."""
+
 
 def found_in(page: str, *more: re.Pattern[str]) -> list[str]:
     text = re.sub(r"\s+", " ", page)
@@ -110,6 +123,12 @@ def test_code_uses_the_words_of_the_field() -> None:
         if not name.endswith("_pb2.py")
     }
     assert {name: phrases for name, phrases in wrong.items() if phrases} == {}
+
+
+def test_names_of_tests_use_the_words_of_the_field() -> None:
+    files = sorted(ROOT.joinpath("tests").rglob("*.py"))
+    tests = (re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8")) for path in files)
+    assert [name for names in tests for name in names if NAME_PHRASES.search(name)] == []
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@
     def kernel(…): …
 
 `njit` is numba's, with a cache. Compiling everything takes a minute, loading it a second. The cache
-contains code, so a directory that another user can write to is never used (`caches.py`). The first
-usable one of these is the cache of all kernels of the process:
+contains code, so a directory that another user can write to is never used (`cache_directories.py`).
+The first usable one of these is the cache of all kernels of the process:
 
 1. `$NUMBA_CACHE_DIR`, if it is set;
 2. `__pycache__` beside the source, as for Python's own compiled code: a user who can write there
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numba
 from numba.core.caching import FunctionCache
 
-from lithify.caches import is_trusted, user_cache
+from lithify.cache_directories import is_trusted, user_cache
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ class _Kernels:
     """All kernels that this process has defined, and the directory of their cache."""
 
     def __init__(self) -> None:
-        self._looked = False
+        self._is_checked = False
         self._place: str | None = None
         self._waiting: list[Any] = []
         self.offered: str | None = os.environ.get(KERNEL_CACHE) or None
 
     def add(self, dispatcher: Any) -> None:
         """Set the cache of a kernel, now or when one is offered."""
-        if not self._looked:
-            self._looked = True
+        if not self._is_checked:
+            self._is_checked = True
             self._place = _find_place(self.offered)
         if self._place is None:
             self._waiting.append(dispatcher)

@@ -38,13 +38,9 @@ from __future__ import annotations
 
 from typing import Self
 
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE
+
 __all__ = [
-    "CONFLICT",
-    "FAILED",
-    "NOT_FOUND",
-    "OUTCOME_UNKNOWN",
-    "UNREACHABLE",
-    "USAGE",
     "Corrupt",
     "DamagedFile",
     "DamagedFrame",
@@ -57,6 +53,7 @@ __all__ = [
     "LithifyError",
     "LogClosed",
     "LogLocked",
+    "MissingCursors",
     "MissingFile",
     "MissingLog",
     "NoSuchLog",
@@ -76,20 +73,6 @@ __all__ = [
     "UnsupportedVersion",
     "WriteFailed",
 ]
-
-
-FAILED = 1
-"""Exit code: the request failed, or damage was found."""
-USAGE = 2
-"""Exit code: the command line is wrong; no request was made."""
-NOT_FOUND = 3
-"""Exit code: the named thing does not exist."""
-CONFLICT = 4
-"""Exit code: refused, or in conflict with the present state; nothing changed."""
-UNREACHABLE = 5
-"""Exit code: no node answered; no write was sent."""
-OUTCOME_UNKNOWN = 6
-"""Exit code: a write was sent and not answered; it may have taken effect."""
 
 
 class LithifyError(Exception):
@@ -228,6 +211,20 @@ class MissingLog(MissingFile):
         )
 
 
+class MissingCursors(MissingFile):
+    """The subscriptions of a topic are missing: without them nothing keeps what they need."""
+
+    def __init__(self, path: str, topic: str) -> None:
+        Corrupt.__init__(
+            self,
+            path,
+            0,
+            f"missing, but the log beside it has entries: topic {topic} is not served, because its "
+            "subscriptions would be lost; restore the directory, or create an empty one to serve "
+            "the topic without them",
+        )
+
+
 class ProtocolError(LithifyError):
     """A peer sent bytes that violate the protocol; its connection is closed."""
 
@@ -301,7 +298,7 @@ class RunRefused(LithifyError):
 
     @property
     def waits_for(self) -> str:
-        """What those who wait for it are told."""
+        """What a waiting run shows as the reason."""
         return f"{self.limit}: {self.detail}"
 
 

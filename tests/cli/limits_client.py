@@ -19,7 +19,7 @@ RECEIVE_MS = 60_000
 
 
 def eventually(what: Callable[[], bool]) -> None:
-    """A node looks at its limits once a second."""
+    """A node reads its limits once a second."""
     deadline_s = time.monotonic() + WAIT_S
     while not what():
         assert time.monotonic() < deadline_s, "it never happened"

@@ -41,7 +41,7 @@ class Served:
         """`files_max` is how many descriptors it may have."""
         ports = ("--pulsar-port", "0", "--http-port", "0")
         limit = () if files_max is None else ("sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh")
-        # A pipe that nobody reads takes some lines only.
+        # A pipe without a reader takes some lines only.
         self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         self.process = subprocess.Popen(
             [*limit, COMMAND, "serve", "--data", data, *ports, *options],

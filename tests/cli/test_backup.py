@@ -1,4 +1,4 @@
-"""Backup and restore by the commands: of a node under load, one that is killed, one that stands."""
+"""Backup and restore by the commands: of a node under load, a killed node, and without a node."""
 
 from __future__ import annotations
 
@@ -142,9 +142,7 @@ def check_restored(
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_node_is_saved_under_load_and_everything_acknowledged_comes_back(
-    tmp_path: Path, rounds: int
-) -> None:
+def test_a_backup_under_load_has_everything_acknowledged(tmp_path: Path, rounds: int) -> None:
     with served(tmp_path / "data", LITHIFY_SEGMENT_BYTES_MAX="65536") as node:
         load = made(node)
         load.start()
@@ -169,7 +167,7 @@ def test_a_node_is_saved_under_load_and_everything_acknowledged_comes_back(
         assert "no damage" in run("restore", tmp_path / f"backup-{number}", "--check")
 
 
-def test_the_node_and_the_backup_are_killed_and_both_go_on(tmp_path: Path) -> None:
+def test_the_node_and_the_backup_are_killed_and_both_resume(tmp_path: Path) -> None:
     with served(tmp_path / "data", LITHIFY_SEGMENT_BYTES_MAX="65536") as node:
         load = made(node)
         load.start()
@@ -223,7 +221,7 @@ def test_definitions_that_are_lost_are_reported_and_the_data_adopted(tmp_path: P
 
 
 def saved(tmp_path: Path) -> tuple[Path, Path]:
-    """A data directory that nobody serves, and a backup of it."""
+    """A data directory without a node, and a backup of it."""
     data, backup = tmp_path / "data", tmp_path / "backup"
     with lithify.open(str(data)) as node:
         node.topics.create("orders").append(value=b"paid")

@@ -1,6 +1,6 @@
 """Subscriptions in a backup that was made while producers sent and consumers acknowledged.
 
-A message that a restored subscription does not deliver any more must have been acknowledged by the
+A message that a restored subscription does not deliver must have been acknowledged by the
 consumer before the backup ended. A cursor that was saved later than its log would count messages as
 acknowledged that are produced after the restore.
 """

@@ -69,7 +69,7 @@ def bearer(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token(name)}"}
 
 
-def test_a_token_goes_to_its_peer_and_to_nobody_else(tmp_path: Path) -> None:
+def test_a_token_is_sent_to_its_peer_only(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).write_text(token(f"node at {name}"))
     (tmp_path / "secret").write_text(SECRET)

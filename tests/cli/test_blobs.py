@@ -1,4 +1,4 @@
-"""Blobs from the command line: at a node, and on a directory that nobody serves."""
+"""Blobs from the command line: at a node, and on a directory without a node."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def tell_what_is_refused(at: tuple[str, ...], directory: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["node", "directory"])
-def test_settings_are_changed_and_runs_are_looked_at(where: str, tmp_path: Path) -> None:
+def test_settings_are_changed_and_runs_are_listed(where: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         at = ("--data", str(tmp_path))
         if where == "node":
@@ -144,7 +144,7 @@ def test_blobs_at_a_node(tmp_path: Path) -> None:
         assert as_json("head", "photos", blob_id, *at)["id"] == blob_id
 
 
-def test_blobs_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
+def test_blobs_of_a_directory_without_a_node(tmp_path: Path) -> None:
     at = ("--data", str(tmp_path / "data"))
     blob_id = tell_the_story(at, tmp_path)
     assert blobs("verify", "photos", *at).endswith("no damage\n")
@@ -178,7 +178,7 @@ def test_a_directory_is_compacted_by_spark(tmp_path: Path) -> None:
     assert [json.loads(line)["id"] for line in listed] == ids[3:]
 
 
-def test_damage_is_found_and_told(tmp_path: Path) -> None:
+def test_damage_is_found_and_reported(tmp_path: Path) -> None:
     at = ("--data", str(tmp_path))
     create(at)
     (tmp_path / "file").write_bytes(bytes(50_000))
@@ -194,6 +194,6 @@ def test_damage_is_found_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "1.5G", "12Q"])
-def test_what_is_no_size_is_refused(tmp_path: Path, size: str) -> None:
+def test_an_invalid_size_is_refused(tmp_path: Path, size: str) -> None:
     at = ("--data", str(tmp_path))
     assert "size" in refused("create", "x", f"--capacity={size}", "--segment=1M", *at)

@@ -186,7 +186,7 @@ def test_every_verb_gives_the_same_at_a_node_and_on_a_directory(
         assert here == there, words
 
 
-def test_what_lies_about_is_listed_and_adopted_the_same(tmp_path: Path) -> None:
+def test_unclaimed_directories_are_listed_and_adopted_the_same(tmp_path: Path) -> None:
     with lithify.open(str(tmp_path / "data")) as node:
         node.topics.create("orders").append(value=b"x")
         node.blobs.create("photos", capacity_bytes=2**21, segment_bytes=2**20)

@@ -1,4 +1,4 @@
-"""What `make demo` runs ends by itself, and the commands that it names at its end work."""
+"""`make demo` exits, and the commands that it prints at its end work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recipe() -> list[str]:
 
 
 def named(output: str) -> Iterator[list[str]]:
-    """The commands that it says to go on with, but for those that do not end by themselves."""
+    """The commands that it says to continue with, but for those that do not end by themselves."""
     _, found, rest = output.partition("Look on:")
     assert found, output
     for command in re.findall(r"\.venv/bin/lithify (.+)", rest):
@@ -37,7 +37,7 @@ def named(output: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_demo_ends_by_itself_and_says_where_to_look_next(tmp_path: Path) -> None:
+def test_the_demo_exits_and_names_the_next_steps(tmp_path: Path) -> None:
     assert recipe() == ["examples/demo.py", "examples/demo_topics.py"]
     for example in recipe():
         command = [sys.executable, str(ROOT / example)]

@@ -1,10 +1,11 @@
-"""What a program that runs `lithify` can rely on: exit codes, JSON errors, Ctrl-C, questions."""
+"""The interface for programs that run `lithify`: exit codes, JSON errors, Ctrl-C, confirmations."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from tests.cli.nodes import COMMAND, served_here
 from tests.patience import PROCESS_S_MAX, at_most
 
@@ -63,6 +65,14 @@ def test_an_error_has_the_same_exit_code_in_the_process_and_at_a_node(
         assert run(*arguments, "--url", url)[0] == code
 
 
+def test_the_page_has_every_exit_code() -> None:
+    page = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+    section = page.split("\n### Exit codes\n")[1].split("\n#")[0]
+    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)]
+    codes = [FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE, OUTCOME_UNKNOWN]
+    assert listed == [0, *codes, 128 + signal.SIGINT]
+
+
 @pytest.mark.parametrize("verb", ["verify", "stat", "dump"])
 def test_a_log_that_does_not_exist_is_not_found(verb: str, tmp_path: Path) -> None:
     code, _, text = run("log", verb, str(tmp_path / "absent"))
@@ -97,7 +107,7 @@ def test_a_usage_error_is_one_line(arguments: tuple[str, ...]) -> None:
     assert "--help" in done.stderr
 
 
-def test_a_node_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+def test_an_unreachable_node_has_its_own_exit_code(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     code, _, text = run("topics", "list", "--url", f"http://127.0.0.1:{port}")
@@ -164,7 +174,7 @@ def test_with_json_an_error_is_json(
     assert error["error"]
 
 
-def test_an_argument_behind_two_dashes_does_not_ask_for_json(data: str) -> None:
+def test_an_argument_after_two_dashes_does_not_select_json(data: str) -> None:
     code, _, text = run("topics", "get", "--data", data, "orders", "--", "--json")
     assert (code, text[:15]) == (3, "lithify: error:")
 
@@ -204,7 +214,7 @@ def on_a_terminal(answer: bytes, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_on_a_terminal_a_deletion_asks(data: str) -> None:
+def test_on_a_terminal_a_deletion_needs_confirmation(data: str) -> None:
     shape = ("--capacity", "2MiB", "--segment", "1MiB")
     assert run("blobs", "create", "photos", *shape, "--data", data)[0] == 0
     code, text = on_a_terminal(b"n\n", "raft", "drop", "orders", "--nodes", "127.0.0.1:1")

@@ -67,7 +67,7 @@ def files(directory: str) -> dict[str, bytes]:
 # --- stat ---------------------------------------------------------------------------------------
 
 
-def test_stat_tells_what_the_log_consists_of(built: str) -> None:
+def test_stat_prints_the_parts_of_the_log(built: str) -> None:
     before = files(built)
     lines = succeed("log", "stat", built).splitlines()
     assert lines[:8] == [
@@ -114,7 +114,7 @@ def test_stat_has_raw_numbers_as_json(built: str) -> None:
     assert value["file_bytes"] == on_disk
 
 
-def test_stat_tells_who_pins_the_log_but_not_itself(built: str) -> None:
+def test_stat_prints_the_pins_of_other_processes(built: str) -> None:
     fs, clock = LocalFileSystem(), ManualClock()
     with open_readonly(fs, built, owner="nightly report", clock=clock, token="t0"):
         text = succeed("log", "stat", built)
@@ -153,13 +153,13 @@ def test_dump_prints_an_entry_a_line(built: str) -> None:
     assert [int(line.split()[0]) for line in lines] == [3, *range(5, 15)]
 
 
-def test_dump_begins_and_ends_where_it_is_told(built: str) -> None:
+def test_dump_starts_and_stops_at_the_given_positions(built: str) -> None:
     lines = succeed("log", "dump", built, "--from", "8", "--limit", "3").splitlines()
     assert [int(line.split()[0]) for line in lines] == [8, 9, 10]
     assert succeed("log", "dump", built, "--from", "99") == ""
 
 
-def test_dump_of_the_compacted_view_goes_on_in_the_log(built: str) -> None:
+def test_dump_of_the_compacted_view_continues_in_the_log(built: str) -> None:
     lines = succeed("log", "dump", built, "--compacted").splitlines()
     assert [int(line.split()[0]) for line in lines] == [3, 5, 7, 9, 10, 11, 12, 13, 14]
 
@@ -218,7 +218,7 @@ def test_verify_names_file_offset_and_position_of_the_first_damage(small: str) -
 
 
 @pytest.mark.parametrize("name", ["MANIFEST", "JOURNAL", "HISTORY"])
-def test_verify_looks_at_the_small_files_too(small: str, name: str) -> None:
+def test_verify_checks_the_small_files_too(small: str, name: str) -> None:
     flip(f"{small}/{name}", 20)
     result = run("log", "verify", small, "--json")
     assert result.exit_code == 1

@@ -80,7 +80,7 @@ def test_a_node_refuses_what_is_missing_by_name_until_it_is_deleted(tmp_path: Pa
         assert consumer.receive().data() == b"new"
 
 
-def test_what_is_missing_is_restored_from_a_backup(tmp_path: Path) -> None:
+def test_a_missing_log_is_restored_from_a_backup(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
     fill(data)
     run("backup", backup, "--data", data)

@@ -269,9 +269,9 @@ async def compacted(node: RaftProcess) -> None:
 
 
 async def live_through(cluster: Cluster, seconds: float, seed: int, least: int) -> None:
-    """Load and harm for a while; then every member has the same, also one that begins anew.
+    """Load and harm for a while; then every member has the same, also one that starts again.
 
-    At least so many operations are done, however long that takes.
+    At least this many operations are done, however long that takes.
     """
     load = Load(cluster, seed)
     until = asyncio.Event()
@@ -347,7 +347,7 @@ def test_a_leader_whose_peers_are_stopped_does_not_let_its_clients_wait(tmp_path
         asyncio.run(story(cluster))
 
 
-def test_a_group_that_was_dropped_goes_also_where_nobody_was_at_home(tmp_path: Path) -> None:
+def test_a_dropped_group_is_deleted_on_members_that_were_down(tmp_path: Path) -> None:
     async def gone(node: RaftProcess) -> None:
         async with asyncio.timeout(PROCESS_S_MAX):
             while [each.name for each in (node.data / "groups").iterdir()] != ["default"]:
@@ -381,7 +381,7 @@ def test_a_group_that_was_dropped_goes_also_where_nobody_was_at_home(tmp_path: P
 
 
 async def overwrite(cluster: Cluster, keys: int, writes: int, value_bytes: int) -> None:
-    """Write few keys many times, with many requests under way."""
+    """Write few keys many times, with many requests in flight."""
     left = iter(range(writes))
 
     async def one(kv: KvClient) -> None:

@@ -1,4 +1,4 @@
-"""An older copy of a node's directory is put back; nodes of two clusters meet. Real processes."""
+"""An older copy of a node's directory is restored; nodes of two clusters meet. Real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes whose disks are full: nothing acknowledged is lost, and they go on when there is space.
+"""Nodes whose disks are full: nothing acknowledged is lost, and they continue when there is space.
 
 Each node has a small file system of its own, in memory; mounting one takes root.
 """
@@ -111,7 +111,7 @@ async def leader_of(cluster: Cluster, client: RaftClient) -> RaftProcess:
     return cluster.nodes[(await client.ask_json(GROUP, ClientOperation.MEMBERS))["leader"]]
 
 
-def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
+def test_a_leader_with_a_full_disk_transfers_leadership(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async with RaftClient(cluster.addresses, timeout_s=5) as client:
             writer = Writer(KvClient(client, GROUP))
@@ -130,7 +130,7 @@ def test_a_leader_whose_disk_is_full_lets_another_lead(tmp_path: Path) -> None:
         asyncio.run(story(cluster))
 
 
-def test_a_node_alone_waits_for_space_and_goes_on(tmp_path: Path) -> None:
+def test_a_single_node_waits_for_space_and_resumes(tmp_path: Path) -> None:
     """There is room for the end of a file of the write-ahead log, but not for its segments."""
 
     async def story(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""A running node and whoever may connect to it: refusals by name, no crash, no memory for lies."""
+"""Hostile connections to a running node: errors by name, no crash, bounded memory."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def hostile_asks(node: RaftProcess) -> None:
         assert members == "voters n1"
 
 
-def test_whatever_clients_ask_for_is_answered(node: RaftProcess) -> None:
+def test_every_request_of_a_client_is_answered(node: RaftProcess) -> None:
     asyncio.run(hostile_asks(node))
     asyncio.run(works(node))
     # Garbage that was replicated is garbage after a restart too, and does no harm then.
@@ -189,7 +189,7 @@ async def say(node: RaftProcess, *pieces: bytes) -> None:
         await writer.wait_closed()
 
 
-def test_no_bytes_of_anybody_end_a_node(node: RaftProcess) -> None:
+def test_no_bytes_of_a_client_stop_a_node(node: RaftProcess) -> None:
     async def story() -> None:
         rng = random.Random(SEED)
         for frame in hostile_frames(rng):
@@ -228,7 +228,7 @@ def test_a_length_that_is_only_claimed_costs_no_memory(node: RaftProcess) -> Non
     asyncio.run(story())
 
 
-def test_a_scan_of_large_values_comes_in_pieces(node: RaftProcess) -> None:
+def test_a_scan_of_large_values_is_paged(node: RaftProcess) -> None:
     """All of it in one answer would be more than a frame, or the memory, can have."""
 
     async def story() -> None:

@@ -1,6 +1,6 @@
 """Operators' mistakes on real processes, with the commands that people type.
 
-What is asked for is refused by name, and the group goes on; what was acknowledged stays.
+What is asked for is refused by name, and the group continues; what was acknowledged stays.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_with_a_dead_voter_no_mistake_loses_the_group(tmp_path: Path) -> None:
         assert run(cluster, "get", "k")[0] == 0
 
 
-def test_recover_tells_programs_what_it_would_keep_and_changes_nothing(tmp_path: Path) -> None:
+def test_recover_prints_as_json_what_it_would_keep_and_changes_nothing(tmp_path: Path) -> None:
     with raft_cluster(tmp_path, 1) as cluster:
         (node,) = cluster.nodes.values()
         assert run(cluster, "put", "k", "v")[0] == 0

@@ -63,8 +63,9 @@ def test_one_dead_node_is_a_row_and_not_the_end(tmp_path: Path) -> None:
 
         for node in cluster.nodes.values():
             node.kill()
-        code, shown, _ = run(cluster, "overview")
-        assert (code, shown.count("unreachable")) == (5, 3)
+        for verb in ("overview", "snapshot", "compact"):
+            code, shown, _ = run(cluster, verb)
+            assert (code, shown.count("unreachable")) == (5, 3), verb
 
 
 def test_a_silent_node_is_unreachable_too(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_change_that_took_effect_can_be_repeated(tmp_path: Path) -> None:
         assert "n9" in err, "nobody has ever heard of it"
 
 
-def test_what_happens_to_a_group_is_logged_once(tmp_path: Path) -> None:
+def test_each_event_of_a_group_is_logged_once(tmp_path: Path) -> None:
     with raft_cluster(tmp_path) as cluster:
         assert run(cluster, "put", "k", "v")[0] == 0
         leader = asyncio.run(leader_of(cluster))
@@ -125,6 +126,12 @@ def test_what_happens_to_a_group_is_logged_once(tmp_path: Path) -> None:
         # Once until somebody leads, however often members stand for election.
         assert len(re.findall(rf"election begun.*was={leader.node}", text)) <= 1
         assert "election begun" in new.errors.read_text()
+        # A new member that needs entries which the others have compacted away.
+        assert run(cluster, "snapshot")[1].count("snapshot started") == 2
+        joined = cluster.joining("n4")
+        assert run(cluster, "add", f"n4={joined.address}")[0] == 0
+        wait_until(lambda: "snapshot installed" in joined.errors.read_text())
+        assert joined.errors.read_text().count("snapshot installed") == 1
 
 
 def _variables(command: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""The commands of `docs/runbooks.md`, run as they stand there, with real processes."""
+"""The commands of `docs/runbooks.md`, run as they are written there, with real processes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run(nodes: str, *command: str) -> tuple[int, str, float]:
     return done.exit_code, done.stdout + done.stderr, time.monotonic() - began
 
 
-def test_a_node_that_hangs_is_passed_over_by_commands(tmp_path: Path) -> None:
+def test_commands_skip_a_node_that_hangs(tmp_path: Path) -> None:
     with raft_cluster(tmp_path) as cluster:
         leader = asyncio.run(leader_of(cluster))
         hung = next(each for each in cluster.nodes.values() if each is not leader)
@@ -58,7 +58,7 @@ def test_a_node_that_hangs_is_passed_over_by_commands(tmp_path: Path) -> None:
                 assert took_s < LIMIT_S
 
 
-def test_a_client_that_is_connected_reads_elsewhere(tmp_path: Path) -> None:
+def test_a_connected_client_reads_at_another_node(tmp_path: Path) -> None:
     async def story(cluster: Cluster, hung: RaftProcess) -> None:
         others = [each.address for each in cluster.nodes.values() if each is not hung]
         async with RaftClient([hung.address, *others]) as client:

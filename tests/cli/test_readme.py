@@ -1,4 +1,4 @@
-"""Every example of the README is run as it stands there, but for ports and the data directory."""
+"""Every example of the README runs as it is written, except for ports and the data directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: a bar a phase on a terminal, nothing elsewhere."""
+"""How a run in progress is shown: one bar per phase on a terminal, nothing in a file."""
 
 from __future__ import annotations
 

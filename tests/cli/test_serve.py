@@ -96,7 +96,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def test_config_show_tells_the_origin_of_each_setting(
+def test_config_show_prints_the_origin_of_each_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "node.toml"
@@ -114,7 +114,7 @@ def test_config_show_tells_the_origin_of_each_setting(
     assert value["http_port"] == {"value": 7001, "origin": "LITHIFY_HTTP_PORT"}
 
 
-def test_what_config_show_prints_is_a_settings_file(tmp_path: Path) -> None:
+def test_config_show_prints_a_settings_file(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["config", "show"]).stdout
     assert tomllib.loads(shown)["segment_age_ms_max"] == "off"
     file = tmp_path / "node.toml"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.caches import is_trusted
+from lithify.cache_directories import is_trusted
 from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A node whose stderr is a pipe that nobody reads goes on to serve."""
+"""A node whose stderr is a pipe without a reader continues to serve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def be_strange(address: str) -> None:
         assert stranger.recv(1) == b""
 
 
-def test_a_node_whose_log_nobody_reads_serves_and_ends(tmp_path: Path) -> None:
+def test_a_node_whose_log_output_is_not_read_serves_and_exits(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     try:

@@ -1,4 +1,4 @@
-"""Compaction from the command line: at a node, and on a directory that nobody serves."""
+"""Compaction from the command line: at a node, and on a directory without a node."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.cli.main import app
-from lithify.compaction.limits.budget import DiskGate
-from lithify.errors import CONFLICT, FAILED, UNREACHABLE, USAGE
+from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.exit_codes import CONFLICT, FAILED, UNREACHABLE, USAGE
 from lithify.fs import LocalFileSystem
 from tests.cli.nodes import COMMAND, served
 
@@ -75,7 +75,7 @@ def watch_one_that_is_cancelled(url: str) -> None:
     httpx.delete(f"{at}/compactionSettings").raise_for_status()
 
 
-def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: Path) -> None:
+def test_compaction_at_a_node_is_requested_watched_and_listed(tmp_path: Path) -> None:
     fill(tmp_path)
     with served(tmp_path) as node:
         at = ("--url", node.http)
@@ -112,7 +112,7 @@ def test_compaction_at_a_node_is_asked_for_watched_and_looked_back_at(tmp_path: 
         assert code == 0
 
 
-def test_compaction_of_a_directory_that_nobody_serves(tmp_path: Path) -> None:
+def test_compaction_of_a_directory_without_a_node(tmp_path: Path) -> None:
     fill(tmp_path)
     at = ("--data", str(tmp_path))
     command = [str(COMMAND), "topics", "compact", "orders", "--master", "local[1,4]", "--json", *at]
@@ -180,7 +180,7 @@ HEAP = "Invalid maximum heap size: -Xmxbanana"
         ),
     ],
 )
-def test_a_spark_that_cannot_be_is_one_line_and_an_exit_code(
+def test_an_invalid_master_is_one_line_and_an_exit_code(
     tmp_path: Path, option: str, value: str, code: int, line: str
 ) -> None:
     fill(tmp_path)

@@ -88,7 +88,7 @@ def test_topics_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert f"pid {node.process.pid}" in fail("list", "--data", str(tmp_path / "data"))
 
 
-def test_a_node_that_asks_for_a_token_is_shown_that_of_the_environment(
+def test_the_token_of_the_environment_is_sent_to_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "a secret of more than thirty-two bytes"
@@ -158,11 +158,11 @@ def produce_and_tail(*where: str) -> None:
     assert [len(row["value"] or "") for row in ends] == [100_000, 0, 4]
 
 
-def test_what_is_produced_is_seen_by_tail(data: str) -> None:
+def test_tail_prints_produced_messages(data: str) -> None:
     produce_and_tail("--data", data)
 
 
-def test_what_is_produced_at_a_node_is_seen_by_tail(tmp_path: Path) -> None:
+def test_tail_prints_messages_produced_at_a_node(tmp_path: Path) -> None:
     with served(tmp_path / "data") as node:
         produce_and_tail("--url", node.http)
 
@@ -204,7 +204,7 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
             assert (following.returncode, out, err) == (0, "", "")
 
 
-def test_whoever_follows_ends_with_the_topic_and_with_the_node(tmp_path: Path) -> None:
+def test_a_follower_stops_with_the_topic_and_with_the_node(tmp_path: Path) -> None:
     with served(tmp_path / "data") as node:
         where = ("--url", node.http)
         succeed("produce", "orders", "first", *where)
@@ -221,7 +221,7 @@ def test_whoever_follows_ends_with_the_topic_and_with_the_node(tmp_path: Path) -
             assert following.communicate(timeout=PROCESS_S_MAX) == ("", "")
 
 
-def test_a_node_that_is_killed_is_named_by_whoever_follows(tmp_path: Path) -> None:
+def test_a_follower_names_the_node_that_was_killed(tmp_path: Path) -> None:
     with served(tmp_path / "data") as node:
         succeed("produce", "orders", "first", "--url", node.http)
         with follow(node.http) as following:
@@ -265,7 +265,7 @@ def test_an_empty_topic_has_no_tail(data: str) -> None:
 # --- wrong use ----------------------------------------------------------------------------------
 
 
-def test_looking_creates_nothing(tmp_path: Path, data: str) -> None:
+def test_reading_creates_nothing(tmp_path: Path, data: str) -> None:
     assert fail("list", "--data", data) == f"{data} is not a data directory"
     assert fail("tail", "orders", "--data", data) == f"{data} is not a data directory"
     assert list(tmp_path.iterdir()) == []
@@ -274,7 +274,7 @@ def test_looking_creates_nothing(tmp_path: Path, data: str) -> None:
     assert fail("tail", "orders", "--data", data) == f"topic {ORDERS} does not exist"
 
 
-def test_a_node_that_is_not_there_is_named_with_what_to_do() -> None:
+def test_an_unreachable_node_is_named_with_what_to_do() -> None:
     told = fail("list", "--url", "http://127.0.0.1:1")
     assert told.startswith("no node answers at http://127.0.0.1:1 (")
     assert told.endswith("--data a data directory that no node serves")

@@ -1,4 +1,4 @@
-"""A process that compacts a blob store and lives to be killed; it says how far it is.
+"""A process that compacts a blob store until it is killed; it reports its progress.
 
 (PHASE, DONE, TOTAL)     the run has come so far; what is done is in the journal
 """

@@ -1,4 +1,4 @@
-"""A process that lives to be killed: it appends, rolls, compacts, and says what it was promised.
+"""A process that appends, rolls and compacts until it is killed, and reports what was acknowledged.
 
 Entries are functions of their position, so the parent knows them without being told. What it says:
 
@@ -13,11 +13,11 @@ import random
 import tempfile
 from typing import TYPE_CHECKING
 
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.fs import LocalFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.log import Log
 from lithify.settings import LogSettings
 

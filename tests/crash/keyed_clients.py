@@ -2,7 +2,7 @@
 
     python -m tests.crash.keyed_clients URL TOPIC LOG
 
-It prints `ready` when all are at work, and goes on however often the node is killed. A line on its
+It prints `ready` when all are at work, and continues when the node is killed. A line on its
 input ends it: producers stop, and what readers and views then find must be the model exactly. It
 prints one line of JSON: how many messages were acknowledged, reads and views checked, and every
 violation.
@@ -19,7 +19,7 @@ When its connection breaks, the client says that there are no more messages, and
 complete which has read nothing. So a reader's end counts if it is still connected and says so once
 more. A view cannot be asked: `Connection` watches a reader of the same client, which has the same
 connection. A view that was made while that stood must be right at once. One that is wrong, and
-whose connection broke meanwhile, is counted as broken and made again.
+whose connection broke meanwhile, is counted as broken and opened again.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Clients:
             try:
                 message = reader.read_next(READ_MS)
             except pulsar.Timeout:
-                continue  # The node is gone, and the reader goes on when there is one.
+                continue  # The node is gone, and the reader continues when there is one.
             key, data = message.partition_key(), message.data()
             if data:
                 put(found, key, data)

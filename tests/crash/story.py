@@ -6,7 +6,7 @@ opens what a crash left and compares it with what the story knows was promised:
     acknowledged ⊆ recovered ⊆ written        (less what was declared dead or dropped)
     what a finished run removed stays removed
     no file that the manifest does not name
-    the log goes on: append, compact, reclaim, verify
+    the log continues: append, compact, reclaim, verify
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.errors import LithifyError
 from lithify.events import WriteRefused
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import FileKind, parse_name
 from lithify.log.log import Log
 from lithify.log.verify import verify_log
@@ -149,7 +149,7 @@ class Story:
             if position not in promises.condemned and rng.random() < 0.4:
                 promises.condemned.add(position)
         compactor = self.compactor(fs, log, rng)
-        with log.snapshot("a slow reader") if rng.random() < 0.3 else _nobody():
+        with log.snapshot("a slow reader") if rng.random() < 0.3 else _ignore_result():
             report = compactor.run()
             promises.removed |= {p for p in promises.condemned if p <= report.horizon}
             compactor.reclaim()
@@ -231,7 +231,7 @@ class Story:
         assert not strays
 
 
-class _nobody:
+class _ignore_result:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...

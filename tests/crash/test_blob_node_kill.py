@@ -1,8 +1,8 @@
-"""A serving node is killed with SIGKILL while a run that was asked for over HTTP is going on.
+"""A serving node is killed with SIGKILL while a run that was asked for over HTTP is in progress.
 
 It is killed while groups are copied, and when all are copied and the manifest is being replaced.
 Each time the next node takes the run up where it stopped: what the journal has is used, nothing is
-in the result twice, and every blob answers as it did before, also while this goes on.
+in the result twice, and every blob answers as it did before, also while this continues.
 
 From the last copy to the end of a run it is a few milliseconds, and whoever looks for them from
 another process may come too late on a busy machine. Then the story is told from its beginning.
@@ -46,7 +46,7 @@ class TooLate(Exception):
 
 
 class Photos:
-    """A store of about so many segments, half of which is dead, and what is known of it."""
+    """A store of about this many segments, half of which is dead, and what is known of it."""
 
     def __init__(
         self, data: Path, segment_bytes: int, segments: int, write_bytes_per_s: int | None = None
@@ -161,7 +161,7 @@ def is_copied(record: RunRecord) -> bool:
 
 
 @in_time
-def test_a_node_that_is_killed_when_it_publishes_goes_on(tmp_path: Path) -> None:
+def test_a_node_killed_while_it_publishes_resumes(tmp_path: Path) -> None:
     photos = Photos(tmp_path, segment_bytes=2**17, segments=24)
     with served(tmp_path) as node, httpx.Client(base_url=node.http, timeout=60) as http:
         expected = photos.answers(http)

@@ -1,4 +1,4 @@
-"""Two nodes with a replica each, in processes of their own, one of them killed again and again."""
+"""Two nodes with a replica each, in processes of their own, one of them killed repeatedly."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def is_there(node: Node, blob_id: str, content: bytes) -> bool:
     return node.ask("GET", f"/{blob_id}?replicas=false") == (200, content)
 
 
-def test_what_one_node_stores_the_other_one_has(tmp_path: Path) -> None:
+def test_blobs_of_one_node_reach_the_other(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as (a, b):
         content = random.Random(1).randbytes(300_000)
         blob_id = a.put(content)
@@ -153,7 +153,7 @@ class Client(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_node_that_is_killed_again_and_again_loses_and_revives_nothing(tmp_path: Path) -> None:
+def test_a_node_killed_repeatedly_loses_and_revives_nothing(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as nodes:
         a, b = nodes
         clients = [Client(a, 1), Client(b, 2)]

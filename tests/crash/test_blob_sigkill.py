@@ -1,6 +1,6 @@
 """A process that compacts a blob store is killed with SIGKILL while it copies.
 
-The next one goes on where it stopped: what was copied is used, nothing is in the result twice, and
+The next one resumes where it stopped: what was copied is used, nothing is in the result twice, and
 every blob is what it was.
 """
 
@@ -69,7 +69,7 @@ def kill_while_it_copies(directory: str, master: str) -> None:
 @pytest.mark.parametrize(
     "master", ["", pytest.param("local[2,4]", marks=pytest.mark.slow)], ids=["here", "spark"]
 )
-def test_the_next_run_goes_on_where_the_killed_one_stopped(tmp_path: Path, master: str) -> None:
+def test_the_next_run_resumes_the_killed_one(tmp_path: Path, master: str) -> None:
     fs, directory, events = LocalFileSystem(), str(tmp_path / "store"), list[object]()
     blobs = fill(directory)
     kill_while_it_copies(directory, master)

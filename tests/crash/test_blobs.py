@@ -1,7 +1,7 @@
 """The power is cut at every operation of a blob store's compaction, and of its writes.
 
 What is left has the old generation or the new one, and every operation that returned. One that was
-on its way is there or not, never in part.
+in flight is there or not, never in part.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def compact(life: Life) -> None:
 
 
 def survives(left: Life, last_run: str) -> None:
-    """It is what it was or what the run made of it, and goes on as if nothing had happened."""
+    """It is what it was or what the run made of it, and continues as if nothing had happened."""
     log = left.store.log
     was_published = log.manifest.last_run != last_run
     if was_published:
@@ -151,7 +151,7 @@ def test_the_power_is_cut_at_every_operation_of_writes(kind: str) -> None:
         fault = Fault("mutating", nth=nth, kind=kind)
         cut_in(disk, life, lambda each, states=states: write(each, states), fault)  # type: ignore[misc]
         left = disk.crash_clone(random.Random(nth)) if nth % 3 else disk.kill_clone()
-        # The one that was on its way may have made it.
+        # The one that was in flight may have made it.
         possible = whole[len(states) - 1 : len(states) + 1]
         assert any(is_as(left, state) for state in possible), (nth, kind, len(states))
 

@@ -1,6 +1,6 @@
-"""A node, and the worker of a node, are killed with SIGKILL while a run is going on.
+"""A node, and the worker of a node, are killed with SIGKILL during a run.
 
-What was compacted before goes on to be served, and the next run ends with what a dictionary says.
+What was compacted before continues to be served, and the next run ends with what a dictionary says.
 """
 
 from __future__ import annotations

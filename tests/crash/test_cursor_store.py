@@ -86,7 +86,7 @@ def untroubled() -> tuple[list[State], int]:
 
 
 def check(disk: MemoryFileSystem, first: int, last: int, label: str) -> None:
-    """What is found is a state between two steps, and life goes on from there."""
+    """What is found is a state between two steps, and the store continues from there."""
     store = open_store(disk)
     found = state(store)
     assert found in untroubled()[0][first : last + 1], label

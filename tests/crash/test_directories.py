@@ -2,7 +2,7 @@
 
 Afterwards the node is opened with the definitions that are there, with none, and with older ones.
 What was acknowledged and not deleted is served or can be adopted, with all that was in it. What was
-deleted is gone for readers. What was on its way is whole or gone, never a part.
+deleted is gone for readers. What was in flight is whole or gone, never a part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.node.backup.backup import run_backup
-from lithify.node.backup.files import BACKUP
+from lithify.node.backup.backup_list import BACKUP
 from lithify.node.backup.restore import check_backup, run_restore
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
@@ -177,7 +177,7 @@ def cuts(
 @few_and_many
 @pytest.mark.parametrize("definitions", ["as left", "missing", "older"])
 @pytest.mark.parametrize(("act", "name", "after"), ACTS, ids=lambda v: getattr(v, "__name__", ""))
-def test_a_cut_leaves_everything_else_and_the_thing_itself_whole_or_gone(
+def test_a_power_cut_leaves_a_log_complete_or_deleted(
     act: Callable[[FileSystem], None],
     name: str,
     after: list[bytes | None] | None,
@@ -238,7 +238,7 @@ def test_a_cut_while_saving_leaves_no_backup_or_a_whole_one(cut: tuple[int, int]
             node.close()
         else:
             assert not returned
-            # It can be made again in the same place.
+            # It can be created again in the same place.
             save(left)
         node = opened(left)
         assert found_in(node) == BEFORE
@@ -247,7 +247,7 @@ def test_a_cut_while_saving_leaves_no_backup_or_a_whole_one(cut: tuple[int, int]
 
 
 @some_and_many
-def test_a_cut_while_restoring_leaves_nothing_or_all_of_it(cut: tuple[int, int]) -> None:
+def test_a_power_cut_during_a_restore_leaves_nothing_or_all_of_it(cut: tuple[int, int]) -> None:
     start, _ = prepared()
     run_backup(start, NODE, "/backup", clock=ManualClock())
 

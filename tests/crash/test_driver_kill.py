@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PACES = {
     "index": {"compaction_read_bytes_per_s": 100_000},
     "survivors": {},
-    "verdict": {},
+    "dead sets": {},
     "rewrite": {"compaction_write_bytes_per_s": 5_000},
 }
 """The phases in which a run is killed; the rates make the longer ones last some seconds."""

@@ -142,7 +142,7 @@ def test_without_the_journal_a_cut_would_leave_damage() -> None:
 
 
 def test_the_power_is_cut_while_erase_and_a_run_follow_each_other() -> None:
-    """A run that is killed and one that goes on later: what it copied is erased all the same."""
+    """A run that is killed and one that continues later: what it copied is erased all the same."""
     start, life = grown()
 
     def both(dying: Life) -> None:

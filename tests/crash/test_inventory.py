@@ -102,7 +102,7 @@ ACTS: list[
 @pytest.mark.parametrize(
     ("act", "prepare", "before", "after"), ACTS, ids=lambda v: getattr(v, "__name__", "")
 )
-def test_nothing_counts_as_missing_and_nothing_acknowledged_goes_without_notice(
+def test_nothing_acknowledged_is_lost_without_an_error(
     act: Callable[[FileSystem], None],
     prepare: Callable[[MemoryFileSystem], None],
     before: set[str],
@@ -155,7 +155,7 @@ def test_the_loss_of_a_topic_is_accepted_or_not(name: str, cut: tuple[int, int])
 
 
 @some_and_many
-def test_what_is_missing_is_restored_whole_or_is_still_missing(cut: tuple[int, int]) -> None:
+def test_a_missing_log_is_restored_completely_or_stays_missing(cut: tuple[int, int]) -> None:
     first, _ = prepared()
     run_backup(first, NODE, "/backup", clock=ManualClock())
     for path in (f"{ROOT}/kept", f"{ROOT}/parts-partition-2", f"{NODE}/blobs/kept"):

@@ -1,6 +1,6 @@
-"""A node is killed with SIGKILL in COPY and COMMIT, again and again, while clients are at work.
+"""A node is killed with SIGKILL in COPY and COMMIT, repeatedly, under load.
 
-Producers, compacted readers and table views of the real client go on over all of it, beside a model
+Producers, compacted readers and table views of the real client continue all the time, with a model
 of every key (`keyed_clients.py`). Nothing that was acknowledged is lost, no key has a value older
 than acknowledged, and no deleted key comes back.
 

@@ -8,7 +8,7 @@ its own moment, and segments are dropped. Whatever the crash leaves, the next st
 2. every command that the state needs, in the log, and every live index of the snapshot;
 3. no temporary directory, and no snapshot or checkpoint that is not whole;
 
-and the life goes on to its end.
+and the member continues to the end of the story.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.group.proposals_and_reads import CommandResult, Result
 from lithify.raft.machine import Checkpoint, Effect, Meta, QueryRead, ReleaseCursor
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
@@ -112,7 +112,7 @@ class Life(Members):
         self.answered = 0
 
     def live(self) -> None:
-        """Begin with what is on the disk, and go on to the end."""
+        """Begin with what is on the disk, and continue to the end."""
         settings = self["n1"].settings
         self.all["n1"] = Member("n1", self.fs, settings, Keeper)  # type: ignore[arg-type]
         self.elect("n1")

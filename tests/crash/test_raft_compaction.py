@@ -23,7 +23,7 @@ import pytest
 
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.file_names import HISTORY
-from lithify.raft.compaction import merge_targets
+from lithify.raft.compaction import write_merged_segments
 from lithify.raft.compaction.segments_port import compactable
 from lithify.raft.storage.file_names import parse_segment, segment_name
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
@@ -117,9 +117,9 @@ def reopened(disk: MemoryFileSystem) -> Iterator[MemoryFileSystem]:
 )
 def test_a_crash_at_every_operation(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "phase 3 in two threads":
-        monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", 0)
+        monkeypatch.setattr(write_merged_segments, "ALONE_BYTES_MAX", 0)
     if what == "phase 3 in portions":
-        monkeypatch.setattr(merge_targets, "PORTION_BYTES", 1)
+        monkeypatch.setattr(write_merged_segments, "PORTION_BYTES", 1)
     disk = prepared()
     before = newest(disk)
     count = 0
@@ -163,7 +163,7 @@ def test_a_crash_at_every_operation_of_the_recovery(what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["CRASH", "CRASH_AFTER"])
-def test_a_file_of_overwritten_entries_never_comes_back_beside_a_merged_one(kind: str) -> None:
+def test_a_file_of_overwritten_entries_never_reappears_beside_a_merged_one(kind: str) -> None:
     """Segment 2 was overwritten by 3. Back again, it would hide what was merged into 1."""
     live = [2, 5, 6]
     for nth in range(1, 40):

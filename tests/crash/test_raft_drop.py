@@ -1,4 +1,4 @@
-"""A crash at every operation of giving a group back, and of the start after it.
+"""A crash at every operation of dropping a group, and of the start after it.
 
 A node has two groups, one of which is dropped, or left, and then begun again under the same name.
 Whatever is left, after a power cut or a kill, the next start finds:
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core import Role, Status
 from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import HardState, SnapshotMeta

@@ -1,4 +1,4 @@
-"""A snapshot on its way ends at every message, and at every operation of the receiver's disk.
+"""A snapshot in flight ends at every message, and at every operation of the receiver's disk.
 
 The member that receives has entries that it has acknowledged and not applied yet. Wherever the
 transfer ends, by a crash or by being given up:
@@ -152,7 +152,7 @@ def test_another_leader_at_any_message() -> None:
         members["n1"].group.transfer("n2")
         members.tick(10)
         if not members.is_installed:
-            # The other one has no snapshot, but all entries: the log goes on where it was.
+            # The other one has no snapshot, but all entries: the log resumes where it was.
             assert members.seen()[2][: len(members.before[2])] == members.before[2]
             assert not members["n3"].storage._installs
         members["n2"].group.transfer("n1")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.errors import Corrupt, InvalidInput
+from lithify.errors import Corrupt, InvalidInput, ReadFailed
 from lithify.raft.backup.group_backup import read_backup, verify_backup, write_backup
 from lithify.raft.backup.restore import load_stopped, restore
 from lithify.raft.core.configuration import Config
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lithify.fs import FileSystem, MemoryFileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
 
 KEYS = 12
 
@@ -94,7 +94,7 @@ def expected() -> dict[bytes, bytes]:
     return rows | {b"tail": b"uncommitted"}
 
 
-def test_a_survivor_goes_on_alone_with_all_it_had() -> None:
+def test_a_survivor_recovers_alone_with_all_its_entries() -> None:
     fs = survivor()
     with load_stopped(fs, "d", kv_machine) as (found,):
         assert found.gone == ["n2", "n3"]
@@ -110,7 +110,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing() -> None:
     nth = crashes = 0
     while True:
         nth += 1
-        # What a power cut leaves of a disk on which nothing is under way.
+        # What a power cut leaves of a disk on which nothing is in progress.
         disk = before.crash_clone(Random(nth))
         try:
             recover(FaultyFileSystem(disk, [Fault("mutating", "*", nth, kind="CRASH")]))
@@ -153,7 +153,20 @@ def test_every_flipped_byte_of_a_backup_is_found() -> None:
     verify_backup(fs, "b")
 
 
-def test_members_of_before_are_strangers_to_the_recovered_group() -> None:
+def test_a_backup_that_cannot_be_read_is_named() -> None:
+    disk = survivor()
+    with load_stopped(disk, "d", kv_machine) as (found,):
+        write_backup(disk, "b", found.saved)
+    counted = FaultyFileSystem(disk)
+    verify_backup(counted, "b")
+    assert counted.operations > 10
+    for nth in range(1, counted.operations + 1):
+        with pytest.raises(ReadFailed) as raised:
+            verify_backup(FaultyFileSystem(disk, [Fault("*", nth=nth)]), "b")
+        assert raised.value.path.startswith("b")
+
+
+def test_former_members_are_refused_by_the_recovered_group() -> None:
     fs = survivor()
     recover(fs)
     (key,) = NodeIdentity(fs, "new", "n1", "raft").groups

@@ -109,7 +109,7 @@ def test_entries_that_others_have_compacted_away_are_dead_here_too() -> None:
         assert members.get("n2", b"k%d" % number) == b"new" + members.value(number)
 
 
-def test_a_segment_that_is_damaged_again_and_again_is_repaired_ever_more_rarely() -> None:
+def test_repairs_of_a_repeatedly_damaged_segment_back_off() -> None:
     members = Damaged()
     own = members["n2"].storage.groups[GROUP]
     damages, name = own.log.segments.damages, own.log.segments.spans[0].ref.name

@@ -1,7 +1,7 @@
 """One test for each row of the tables in docs/recovery.md.
 
 Each puts a log into the state of its row by cutting the power, or killing the process, at exactly
-that operation, lets recovery do its work, and looks at what it did. What holds in every row is
+that operation, lets recovery do its work, and checks what it did. What holds in every row is
 checked in `recovered`; the tests themselves say what is particular to theirs.
 """
 

@@ -44,7 +44,7 @@ def test_fifty_lives_end_by_sigkill(tmp_path: Path) -> None:
                 removed_up_to, below = number, below_maybe
             words -= 1
             if not words:
-                # It goes on meanwhile, so this hits it in the middle of anything.
+                # It continues meanwhile, so this hits it in the middle of anything.
                 assert process.pid is not None
                 os.kill(process.pid, signal.SIGKILL)
         process.join()

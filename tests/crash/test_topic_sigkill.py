@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-WORDS = ("rewrite", "send", "rewrite", "survivors", "rewrite", "verdict", "rewrite", "index")
+WORDS = ("rewrite", "send", "rewrite", "survivors", "rewrite", "dead sets", "rewrite", "index")
 """What a life is heard to do when it is killed; only while it rewrites does it leave a journal."""
 
 
@@ -47,7 +47,7 @@ def test_lives_of_a_topic_end_by_sigkill(tmp_path: Path, lives: int) -> None:
             last = "send" if word == "a" else about
             words -= last == wanted
             if not words and last == wanted:
-                # It goes on meanwhile, so this hits it in the middle of anything.
+                # It continues meanwhile, so this hits it in the middle of anything.
                 assert process.pid is not None
                 os.kill(process.pid, signal.SIGKILL)
                 ends[wanted] += 1

@@ -49,7 +49,7 @@ def run_on(disk: MemoryFileSystem, life: Life, *faults: Fault) -> FaultyFileSyst
 
 
 def survives(disk: FileSystem, life: Life, label: str) -> None:
-    """What a crash has left is one of two views, and goes on as if nothing had happened."""
+    """What a crash has left is one of two views, and continues as if nothing had happened."""
     left = life.reborn(disk)
     before, now_ms = life.oracle.horizon, life.clock.now_ms()
     try:
@@ -97,7 +97,7 @@ def test_the_power_is_cut_at_every_operation_of_runs_of_other_kinds(kind: str, o
     cut_everywhere(TopicCompactionSettings(compaction_order=order, rewrite_bytes_max=1), kind)
 
 
-def test_the_power_is_cut_again_while_the_run_is_taken_up() -> None:
+def test_the_power_is_cut_again_while_the_run_is_resumed() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         start, life = prepared(seed, REWRITES)

@@ -1,4 +1,4 @@
-"""A process that lives to be killed: it sends to a topic, compacts it, and says what it knows.
+"""A process that sends to a topic and compacts it until it is killed, and reports its progress.
 
 ("a", POSITION)      everything up to there was acknowledged
 ("p", PHASE)         a run has come so far

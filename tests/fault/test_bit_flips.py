@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lithify.log.verify import Verification
 
 EVERY_BIT_OF_EACH = 8
-"""All bits of one byte in so many; of the others one."""
+"""All bits of every such byte; of the others one."""
 
 UNREAD = {FileKind.LOCK: "its text is only told to people", FileKind.PIN: "like the lock's"}
 
@@ -190,7 +190,7 @@ def test_no_flipped_bit_gives_a_wrong_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_bit_flipped_to_a_zero_byte_is_taken_for_bytes_that_never_came(name: str) -> None:
+def test_no_bit_flip_that_makes_a_zero_byte_is_read_as_a_torn_write(name: str) -> None:
     for offset, byte in enumerate(read_file(WHOLE, f"{DIRECTORY}/{name}")):
         if byte.bit_count() == 1:
             check_flip(name, offset, byte)

@@ -1,4 +1,4 @@
-"""Every operation on the disk fails once, under writes and runs of a blob store that lives on.
+"""Every operation on the disk fails once, under writes and runs of a blob store that continues.
 
 What was refused has changed nothing, what was not is there, and the next try works.
 """

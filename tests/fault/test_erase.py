@@ -1,4 +1,4 @@
-"""Every operation on the disk fails once under erase of a blob store that lives on."""
+"""Every operation on the disk fails once under erase of a blob store that continues."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def log_on(disk: MemoryFileSystem) -> tuple[FaultyFileSystem, Log]:
     return fs, open_log(fs)
 
 
-def test_what_was_refused_for_a_failed_fsync_is_gone_for_good() -> None:
+def test_writes_refused_for_a_failed_fsync_do_not_reappear() -> None:
     disk = MemoryFileSystem()
     fs, log = log_on(disk)
     log.append(body_of(0)).result()
@@ -180,7 +180,7 @@ def append_until_full(log: Log) -> WriteFailed:
 
 
 @pytest.mark.parametrize("room_bytes", range(0, 2800, 70))
-def test_a_log_on_a_full_disk_refuses_writes_and_goes_on_when_there_is_space(
+def test_a_log_on_a_full_disk_refuses_writes_and_resumes_when_there_is_space(
     room_bytes: int,
 ) -> None:
     fs, log = nearly_full(room_bytes)
@@ -215,7 +215,7 @@ def test_a_log_on_a_full_disk_refuses_writes_and_goes_on_when_there_is_space(
     assert after.keys() >= {at for at in before if at % 2 == 0}
 
 
-def test_a_run_that_does_not_fit_is_refused_and_appends_go_on() -> None:
+def test_a_run_that_does_not_fit_is_refused_and_appends_continue() -> None:
     fs, log = nearly_full(room_bytes=2000)
     compactor = compactor_of(log, fs, range(1, 20))
     with pytest.raises(RunRefused, match="scratch space"):

@@ -50,7 +50,7 @@ def topic(number: int) -> str:
     return f"persistent://public/default/t{number}"
 
 
-def test_files_of_topics_that_nobody_uses_are_released(node: Limited) -> None:
+def test_files_of_unused_topics_are_closed(node: Limited) -> None:
     """Four times as many topics as there are descriptors for, one after the other."""
     with client_of(node) as client:
         before = node.files()

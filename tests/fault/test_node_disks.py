@@ -16,12 +16,13 @@ import pytest
 import lithify
 from lithify.clock import ManualClock
 from lithify.fs import LocalFileSystem
-from lithify.fs.disk_reserve import Reserve
+from lithify.fs.full_disk_reserve import Reserve
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from tests.cli.nodes import COMMAND, Served, served
 from tests.fault.asking import ADMIN, EARLIEST, RECEIVE_MS, TOPIC, WAIT_S, ask, client_of, said
 from tests.fault.disks import fill, filled, small_disk
+from tests.protocol.raw import RawClient, Type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def on_small_disk(tmp_path: Path, *options: str) -> Iterator[tuple[Served, Path]
         assert "Traceback" not in logged, logged
 
 
-def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None:
+def test_a_producer_on_a_full_disk_times_out_and_resumes(tmp_path: Path) -> None:
     with on_small_disk(tmp_path) as (node, disk), client_of(node) as client:
         producer = client.create_producer(TOPIC, send_timeout_millis=3000)
         producer.send(b"before")
@@ -68,7 +69,7 @@ def test_a_producer_on_a_full_disk_times_out_and_goes_on(tmp_path: Path) -> None
         assert found[-1] == b"after"
 
 
-def test_what_cannot_be_created_on_a_full_disk_is_refused_and_said(tmp_path: Path) -> None:
+def test_creating_on_a_full_disk_is_refused_with_a_reason(tmp_path: Path) -> None:
     store = {"capacity_bytes": 4 * 2**20, "segment_bytes": 2**20}
     with on_small_disk(tmp_path) as (node, disk):
         assert ask(node, "GET", "/admin/v2/brokers/health") == (200, "ok")
@@ -222,7 +223,7 @@ def test_ttls_undeletes_and_replicated_deletes_use_the_reserve_of_a_full_disk(
         with filled(disk):
             for start in range(0, len(ids), 10):
                 taken = changes[start : start + 10]
-                assert replication.applier.take(taken, replication.forgotten()) == []
+                assert replication.applier.take(taken, replication.purged()) == []
                 replication.applier.settle()
             replication.serve("0" * len(replication.replica), None, 1, settled=False)
         assert not list(photos.list())
@@ -277,7 +278,9 @@ def run(*words: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared])
-def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.ConsumerType) -> None:
+def test_a_consumer_of_a_damaged_segment_is_refused(
+    tmp_path: Path, kind: pulsar.ConsumerType
+) -> None:
     data = tmp_path / "data"
     with served(data) as node, client_of(node) as client:
         producer = client.create_producer(TOPIC)
@@ -299,6 +302,9 @@ def test_a_consumer_of_a_damaged_segment_is_told(tmp_path: Path, kind: pulsar.Co
         assert segment.name in stats["readFailure"]
         with pytest.raises(pulsar.NotAllowedError):
             client.subscribe(TOPIC, "reads", pulsar.ConsumerType.Shared)
+        with RawClient(int(node.pulsar.rpartition(":")[2])) as raw:
+            raw.ask_to_subscribe(TOPIC, "reads", consumer_id=9)
+            assert f"{segment} at byte " in raw.expect(Type.ERROR).error.message
         other = client.subscribe(TOPIC, "others", initial_position=pulsar.InitialPosition.Latest)
         client.create_producer(TOPIC).send(b"behind it")
         assert other.receive(RECEIVE_MS).data() == b"behind it", "others go on"
@@ -313,7 +319,7 @@ def damage(file: Path, at: int) -> None:
         opened.write(b"\xff")
 
 
-def test_a_reserve_keeps_back_what_was_not_used(tmp_path: Path) -> None:
+def test_an_unused_reserve_is_kept(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         reserve = Reserve(LocalFileSystem(), str(disk))
         assert not reserve.keep()
@@ -327,7 +333,7 @@ def test_a_reserve_keeps_back_what_was_not_used(tmp_path: Path) -> None:
         assert (disk / "RESERVE").stat().st_size == 2**20
 
 
-def test_what_cannot_be_opened_is_damage_until_it_opens(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_reported_as_damage_until_it_opens(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with lithify.open(str(data)) as library:
         library.blobs.create("films", capacity_bytes=4 * 2**20, segment_bytes=2**20)

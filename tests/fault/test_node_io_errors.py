@@ -75,7 +75,7 @@ def failing(data: Path) -> Iterator[tuple[Failing, list[MutableMapping[str, Any]
 
 
 @pytest.mark.parametrize("kind", ["EIO", "EROFS"])
-def test_a_producer_whose_disk_fails_times_out_and_goes_on(tmp_path: Path, kind: str) -> None:
+def test_a_producer_whose_disk_fails_times_out_and_resumes(tmp_path: Path, kind: str) -> None:
     with failing(tmp_path / "data") as (node, lines), client_of(node) as client:
         producer = client.create_producer(TOPIC, send_timeout_millis=2000)
         producer.send(b"before")
@@ -103,7 +103,7 @@ def test_a_producer_whose_disk_fails_times_out_and_goes_on(tmp_path: Path, kind:
         assert reader.read_next(RECEIVE_MS).data() == b"after"
 
 
-def test_a_consumer_whose_disk_fails_a_read_is_told(tmp_path: Path) -> None:
+def test_a_consumer_whose_disk_fails_a_read_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Node(NodeSettings(str(data))) as library:
         topic = library.topics.create(TOPIC)
@@ -123,7 +123,7 @@ def test_a_consumer_whose_disk_fails_a_read_is_told(tmp_path: Path) -> None:
         assert "Input/output error" in told[0]["reason"]
 
 
-def test_a_node_on_a_disk_that_is_read_only_does_not_start_and_says_why(tmp_path: Path) -> None:
+def test_a_node_on_a_read_only_disk_does_not_start_and_names_the_reason(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
         data = disk / "data"
         with served(data) as node, client_of(node) as client:

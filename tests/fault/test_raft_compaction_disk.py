@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.raft.compaction import merge_targets
+from lithify.raft.compaction import write_merged_segments
 from lithify.raft.compaction.group_compaction import CompactionOutcome, RunWanted
 from lithify.testing.faulty_fs import MUTATING, Fault, FaultyFileSystem
 from tests.crash.test_raft_compaction import check, newest, prepared
@@ -51,8 +51,8 @@ def clones(disk: MemoryFileSystem, seed: int) -> Iterator[MemoryFileSystem]:
 def test_a_full_disk_at_every_operation_of_a_run_in_portions(
     monkeypatch: pytest.MonkeyPatch, count: int | None, kind: str, alone_bytes: int
 ) -> None:
-    monkeypatch.setattr(merge_targets, "PORTION_BYTES", 1)
-    monkeypatch.setattr(merge_targets, "ALONE_BYTES_MAX", alone_bytes)
+    monkeypatch.setattr(write_merged_segments, "PORTION_BYTES", 1)
+    monkeypatch.setattr(write_merged_segments, "ALONE_BYTES_MAX", alone_bytes)
     disk = prepared()
     before = newest(disk)
     recorded = FaultyFileSystem(disk.kill_clone(), record=True)

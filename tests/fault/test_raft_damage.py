@@ -1,5 +1,5 @@
-"""Bytes of one of three members are flipped, or its disk does not read: nobody gets a wrong answer,
-nobody loses one, the node goes on, and the damage is repaired from the other members.
+"""Bytes of one of three members are flipped, or its disk does not read: no client gets a wrong
+answer or none, the node continues, and the damage is repaired from the other members.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from typer.testing import CliRunner
 
+from lithify.cli.main import app
 from lithify.errors import Corrupt
 from lithify.fs import LocalFileSystem
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
@@ -171,10 +173,14 @@ def test_a_damaged_block_is_answered_by_others_and_repaired(
             assert nodes.damage("n2")["damage_repaired"] == 1
             assert len(lines_of(caplog, "damage found")) == 1
             assert len(lines_of(caplog, "damage repaired")) == 1
-            # Nobody else is needed any more to read it.
+            at = str(nodes.nodes["n2"].transport.address)
+            command = ["raft", "overview", "--nodes", at]
+            shown = await asyncio.to_thread(CliRunner().invoke, app, command)
+            assert "default: damage found 1 times, repaired 1" in shown.stdout
+            # Nobody else is needed to read it.
             group = nodes.nodes["n2"].groups["default"]
             group._own.log.read(list(group._own.log.state.needed(1, group.applied_index)))
-            # It goes on after a restart.
+            # It continues after a restart.
             await nodes.stop("n2")
             await nodes.start("n2")
             async with nodes.client("n2") as kv:
@@ -221,7 +227,7 @@ def test_a_disk_that_does_not_read_a_segment_does_not_end_the_node(tmp_path: Pat
 
 
 @pytest.mark.parametrize("operation", ["open_read", "size", "pread", "readinto"])
-def test_a_leader_whose_disk_reads_no_segment_goes_on(tmp_path: Path, operation: str) -> None:
+def test_a_leader_whose_disk_reads_no_segment_continues(tmp_path: Path, operation: str) -> None:
     """Whatever call the error comes from: clients are answered, and the node does not end."""
 
     async def story() -> None:
@@ -291,7 +297,7 @@ async def running_joiner(nodes: Three) -> AsyncIterator[RaftNode]:
         yield node
 
 
-def test_live_indexes_are_made_again_at_the_start(tmp_path: Path) -> None:
+def test_live_indexes_are_rebuilt_at_the_start(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path, snapshot=True) as nodes:
             await nodes.stop("n2")
@@ -332,8 +338,8 @@ def test_a_log_that_cannot_be_read_at_the_start_is_repaired_first(
 
 
 @pytest.mark.parametrize("kind", ["wal", "snapshot"])
-def test_what_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, kind: str) -> None:
-    """Votes and acknowledged entries may be lost: the node does not start, the others go on."""
+def test_damage_that_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, kind: str) -> None:
+    """Votes and acknowledged entries may be lost: the node does not start, the others continue."""
 
     async def story() -> None:
         async with three(tmp_path, snapshot=True) as nodes:

@@ -1,4 +1,4 @@
-"""A member whose disk refuses to write: the group goes on without it, and with it afterwards."""
+"""A member whose disk refuses to write: the group continues without it, and with it afterwards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_leader_that_is_refused_hands_over_and_follows() -> None:
 
 
 @pytest.mark.parametrize("names", [["n1"], ["n1", "n2", "n3"]])
-def test_a_client_reads_though_the_node_it_asks_first_has_a_full_disk(
+def test_a_client_reads_when_the_first_node_has_a_full_disk(
     tmp_path: Path, names: list[str]
 ) -> None:
     """The first node follows; the others are known to the client, or only to the node."""
@@ -176,7 +176,7 @@ def test_a_segment_that_fails_twice_in_a_row_does_not_keep_the_node_from_startin
     assert left > 1
 
 
-def test_a_segment_that_has_lost_its_end_is_not_taken_for_one_that_was_left() -> None:
+def test_a_truncated_segment_is_not_read_as_an_unfinished_one() -> None:
     disk = MemoryFileSystem()
     settings = StorageSettings(segments=SegmentLimits(5, 10_000))
     storage = RaftStorage(disk, "d", settings)
@@ -192,7 +192,7 @@ def test_a_segment_that_has_lost_its_end_is_not_taken_for_one_that_was_left() ->
             file.truncate(size)
         whole = RaftStorage(cut, "d", settings)
         if size >= own.log.segments.spans[0].ref.frame_bytes + SEGMENT_HEADER_BYTES:
-            # Only the block index and the footer are gone: they are made again.
+            # Only the block index and the footer are gone: they are rebuilt.
             whole.open_groups(rebuild)
             assert len(whole.groups[GROUP].log.entries(1, 12, 2**40)) == 11
             continue

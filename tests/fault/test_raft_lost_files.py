@@ -16,7 +16,7 @@ from lithify.errors import Corrupt
 from lithify.events import WriteRefused
 from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.fs.checked_lines import encode_line, read_lines
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.errors import EntriesLost, FilesLost
@@ -135,7 +135,9 @@ def test_a_node_that_has_lost_files_does_not_start(
 
 
 @pytest.mark.parametrize("what", [*LOSSES, "the snapshot"])
-def test_neither_does_one_with_a_snapshot(with_snapshot: Path, tmp_path: Path, what: str) -> None:
+def test_a_node_that_lost_its_snapshot_does_not_start(
+    with_snapshot: Path, tmp_path: Path, what: str
+) -> None:
     directory = a_copy(with_snapshot, tmp_path)
     if what == "the snapshot":
         shutil.rmtree(next((directory / "groups/default/snapshots").iterdir()))
@@ -222,7 +224,7 @@ def test_one_of_several_files_of_the_write_ahead_log(tmp_path: Path, place: int,
     assert str(files[place]) in str(raised.value)
 
 
-def test_a_group_whose_directory_is_gone_still_has_its_vote(tmp_path: Path) -> None:
+def test_a_group_without_its_directory_still_has_its_vote(tmp_path: Path) -> None:
     """All its entries are in the write-ahead log, so nothing is lost but an empty directory."""
     three_files(tmp_path / "n1")
     shutil.rmtree(tmp_path / "n1/groups")
@@ -274,7 +276,7 @@ def test_an_earlier_version_may_run_again_after_a_later_one(
     assert list(json.loads(line)["wal"]) != [str(number)]
 
 
-def test_a_vote_is_not_forgotten_when_the_manifest_cannot_be_written() -> None:
+def test_a_vote_is_kept_when_the_manifest_cannot_be_written() -> None:
     """The next file is durable by then, with states from before, and is replayed last."""
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk, [])

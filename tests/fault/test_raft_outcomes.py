@@ -1,6 +1,6 @@
 """What a client says about a write is true, wherever its connection ends.
 
-A proxy stands between client and node. It forwards so many bytes of one direction and then cuts
+A proxy stands between client and node. It forwards this many bytes of one direction and then cuts
 the connection, or goes silent. A client that says "not done" must be right.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import OUTCOME_UNKNOWN, UNREACHABLE
+from lithify.exit_codes import OUTCOME_UNKNOWN, UNREACHABLE
 from lithify.raft.client.client import RaftClient
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.format import KvOutcome
@@ -100,7 +100,7 @@ async def proxied(target: Address, **limits: int) -> AsyncIterator[Proxy]:
         server.close()
 
 
-def test_a_read_that_a_silent_node_got_says_so(tmp_path: Path) -> None:
+def test_the_error_of_a_read_names_the_silent_node(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
             await KvClient(direct, "default").put(b"k", b"v")
@@ -122,7 +122,9 @@ async def _bytes_of_a_put(target: Address, key: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: bool) -> None:
+def test_not_done_is_reported_only_for_commands_that_were_not_done(
+    tmp_path: Path, *, silent: bool
+) -> None:
     async def said(kv: KvClient, target: Address, key: bytes, **limits: int) -> str:
         async with (
             proxied(target, silent=silent, **limits) as proxy,
@@ -164,7 +166,7 @@ def test_not_done_is_said_only_of_what_was_not_done(tmp_path: Path, *, silent: b
     asyncio.run(story())
 
 
-def test_a_silent_node_is_not_called_unasked(tmp_path: Path) -> None:
+def test_outcomes_at_a_silent_node_are_unknown(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as direct:
             kv, target = KvClient(direct, "default"), node.transport.address
@@ -200,7 +202,7 @@ async def _put_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     await writer.wait_closed()
 
 
-def test_what_goes_by_steps_is_unknown_without_a_last_answer() -> None:
+def test_a_multi_step_operation_is_unknown_without_a_final_answer() -> None:
     """A node may have made the new member a learner before it says `not now`."""
 
     async def story() -> None:

@@ -1,6 +1,6 @@
 """The disk is full, or fails, at every operation of a topic's compaction.
 
-What must hold: the error is a typed one, readers see the old view or the new one, appends go on,
+What must hold: the error is a typed one, readers see the old view or the new one, appends continue,
 and as soon as the disk works again so does the next run.
 """
 

@@ -1,4 +1,4 @@
-"""Fuzzing for as long as it is given: `python -m tests.fuzz [--seconds N] [--seed N]`.
+"""Fuzzing for a given time: `python -m tests.fuzz [--seconds N] [--seed N]`.
 
 Conversations of the corpus are changed and played until the time is up, each round from another
 seed; rounds of an odd one to a broker that asks for tokens. A finding is made small, printed, and

@@ -1,4 +1,4 @@
-"""What clients say, as bytes: the words, and the conversations from which fuzzing begins.
+"""Commands of clients as bytes, and the conversations from which fuzzing starts.
 
 `python -m tests.fuzz.conversations` writes the conversations into `corpus/`. What fuzzing has found
 is in there too, under names that begin with "found": it is not made here, but kept as it was.

@@ -1,4 +1,4 @@
-"""Conversations made from conversations: what hypothesis draws, as pieces for `target.play`.
+"""Mutated conversations, drawn by hypothesis, as pieces for `target.play`.
 
 1. Two conversations of the corpus are taken apart into frames.
 2. Frames are left out, repeated, put elsewhere, taken from another conversation, and changed:

@@ -35,8 +35,9 @@ from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import next_frame
 from lithify.settings import Durability, LogSettings
 from lithify.topics.definitions.topic_names import Namespace
-from lithify.topics.permissions import Action, Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Action, Permissions, with_grant
 from lithify.topics.subscriptions.subscription import SubscriptionType
+from lithify.topics.token_authentication import TokenKey
 from lithify.topics.topics import Topics, TopicSettings
 from tests.fuzz import conversations as say
 
@@ -79,7 +80,7 @@ class Peer:
             self.session.close()
             return
         self._left = buffer[stop:].tobytes()
-        # The receive buffer is used again: nothing may still be looking at it.
+        # The receive buffer is used again: nothing may still be checking it.
         buffer[:] = 0xEE
 
     def heard(self) -> list[wire.BaseCommand]:

@@ -1,4 +1,4 @@
-"""Sessions are given every conversation of the corpus, and changed ones. `make fuzz` goes on."""
+"""Sessions are given every conversation of the corpus, and changed ones. `make fuzz` continues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_corpus(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["by frame", "on two connections"])
 @pytest.mark.parametrize("name", corpus())
-def test_the_corpus_where_tokens_are_asked_for(name: str, how: str) -> None:
+def test_the_corpus_with_required_tokens(name: str, how: str) -> None:
     play(pieces_of(corpus()[name], how), secured=True)
 
 
@@ -81,7 +81,7 @@ def test_conversations_with_tokens_get_as_far_as_they_should() -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(pieces=conversations(secured=True))
-def test_changed_conversations_where_tokens_are_asked_for(pieces: list[Piece]) -> None:
+def test_changed_conversations_with_required_tokens(pieces: list[Piece]) -> None:
     play(pieces, secured=True)
 
 

@@ -13,7 +13,7 @@ import pytest
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.log.directory_marks import Deletion, begin_creation, read_deletion, write_deletion
 from lithify.log.file_names import CREATING, DELETED
-from lithify.node.backup.files import BACKUP, BackupList, CopiedFile, read_list, write_list
+from lithify.node.backup.backup_list import BACKUP, BackupList, CopiedFile, read_list, write_list
 
 GOLDEN = Path(__file__).parent
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 
 GOLDEN = Path(__file__).with_name("deadset_v1.bin")
 

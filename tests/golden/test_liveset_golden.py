@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 
 GOLDEN = Path(__file__).with_name("liveset_v1.bin")
 

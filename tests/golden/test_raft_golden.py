@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.entry import Entry

@@ -23,7 +23,12 @@ from lithify.raft.core.messages import (
 )
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.entry import Entry
-from lithify.raft.group.removed_members import EndKnown, MemberGone, MemberQuery, RemovedMembership
+from lithify.raft.group.removed_members import (
+    EndKnown,
+    MemberQuery,
+    MemberRemoved,
+    RemovedMembership,
+)
 from lithify.raft.net.control_frames import (
     Challenge,
     ClientEvent,
@@ -79,7 +84,7 @@ MESSAGES: tuple[Any, ...] = (
     SnapshotAck(*WAY, 99, 2, 8, TransferState.DONE),
     ClientEvent(3, b"news"),
     MemberQuery(*WAY),
-    MemberGone(*WAY, 12, ended=True),
+    MemberRemoved(*WAY, 12, ended=True),
     EndKnown(*WAY),
     Introduction(2, "0b" * 16, "", '{"n3": "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"}'),
     EntriesWanted.of(*WAY, [7, 9]),
@@ -124,7 +129,7 @@ def test_messages_of_version_1_are_still_sent() -> None:
     assert written() == FRAMES.read_text()
 
 
-def test_messages_of_version_1_are_still_understood() -> None:
+def test_messages_of_version_1_are_still_decoded() -> None:
     frames = [bytes.fromhex(line.split()[1]) for line in FRAMES.read_text().splitlines()]
     found = [decode_frame(memoryview(frame), "n1", "n2") for frame in frames]
     as_read = [

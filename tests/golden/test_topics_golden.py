@@ -102,7 +102,7 @@ def write_records(fs: MemoryFileSystem) -> bytes:
         store.ack("billing", change)
     store.delete("gone")
     store.close()
-    # The log's own header has a random number in it: the frames are what is looked at.
+    # The log's own header has a random number in it: the frames are what is checked.
     log = Log.open(fs, "/cursors", kind="cursor", clock=ManualClock())
     with log.snapshot("test") as snapshot:
         lines = [b"%d %d %b" % (e.flags, e.tag, e.body.hex().encode()) for e in snapshot.read()]

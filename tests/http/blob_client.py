@@ -2,7 +2,7 @@
 
     python -m tests.http.blob_client URL STORE SEED
 
-It goes on until its input ends. Then it prints, as one line of JSON, what was wrong and when each
+It continues until its input ends. Then it prints, as one line of JSON, what was wrong and when each
 get was answered and how long it took.
 """
 

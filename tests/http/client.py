@@ -1,4 +1,4 @@
-"""The real client with an HTTP address: it looks topics up there, and then speaks its protocol."""
+"""The real client with an HTTP address: lookups over HTTP, then the binary protocol."""
 
 from __future__ import annotations
 

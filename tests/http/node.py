@@ -66,7 +66,7 @@ class HttpNode:
         return self.loop.run_until_complete(self.asks(method, path, **more))
 
     async def asks(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """The same, while another one is on its way."""
+        """The same, while another one is in flight."""
         return await self._client.request(method, path, **more)
 
     def get(self, path: str) -> Any:
@@ -89,7 +89,7 @@ class HttpNode:
         return str(answer.json()["reason"])
 
     def topic(self, name: str = ORDERS, messages: int = 0) -> Topic:
-        """A topic with so many messages, a second apart."""
+        """A topic with this many messages, a second apart."""
         topic = self.topics.get(name, create=True)
         for number in range(messages):
             topic.append(key=f"k{number}", value=b"v%d" % number)

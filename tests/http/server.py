@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -13,8 +14,11 @@ from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.topics.topics import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from lithify.pulsar.connection import ClientConnection
 
 
 async def main(directory: str) -> None:

@@ -203,7 +203,7 @@ def test_the_life_of_a_partitioned_topic(node: HttpNode) -> None:
         assert "not partitioned" in node.refused(404, method, f"{at}/{path}")
 
 
-def test_clients_that_may_create_a_topic_are_told_that_it_has_no_partitions(
+def test_clients_that_may_create_a_topic_get_zero_partitions(
     node: HttpNode,
 ) -> None:
     at = "/persistent/public/default/new/partitions"
@@ -255,7 +255,7 @@ def test_a_topic_may_have_an_encoded_slash(node: HttpNode) -> None:
     node.do("DELETE", "/persistent/public/default/a%2Fb%20c")
 
 
-def test_what_is_not_there_is_answered_in_the_same_form(node: HttpNode) -> None:
+def test_missing_objects_are_answered_in_the_same_form(node: HttpNode) -> None:
     assert node.refused(404, "GET", "/nothing/here")
     assert node.refused(405, "DELETE", "/clusters")
     at = "/persistent/public/default/orders"

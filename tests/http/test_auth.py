@@ -1,4 +1,4 @@
-"""Requests are answered to those who may send them, on every route there is."""
+"""Access control on every route."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from lithify.http.messages.produce import APPENDED_MAX
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
 from lithify.topics.definitions.topic_names import Namespace
-from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Permissions, with_grant
+from lithify.topics.token_authentication import TokenKey
 from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
 
@@ -124,7 +125,7 @@ def site() -> Iterator[Site]:
     site.close()
 
 
-def test_no_route_is_open_but_those_that_say_how_the_node_is(site: Site) -> None:
+def test_only_health_routes_are_public(site: Site) -> None:
     routes = site.routes()
     assert len(routes) > 30
     stranger = f"Bearer {site.token('stranger')}"
@@ -228,7 +229,7 @@ def test_each_may_send_what_was_granted(site: Site, method: str, path: str, who:
     assert site.allowed(method, path) == who
 
 
-def test_a_store_is_deleted_by_who_administers_its_namespace(site: Site) -> None:
+def test_a_store_is_deleted_by_the_admin_of_its_namespace(site: Site) -> None:
     statuses = [
         site.ask("DELETE", "/blobs/photos", f"Bearer {site.token(name)}").status_code
         for name in ("writer", "reader", "clerk", "root")
@@ -256,7 +257,7 @@ def test_a_store_that_exists_is_refused_as_one_that_does_not(site: Site) -> None
     assert site.ask("GET", "/blobs/nosuch", root).status_code == 404
 
 
-def test_a_name_written_otherwise_is_the_same_name(site: Site) -> None:
+def test_an_escaped_name_is_the_same_name(site: Site) -> None:
     boss = f"Bearer {site.token('boss')}"
     assert site.ask("GET", "/admin/v2/tenants/sho%70", boss).status_code == 200
     assert site.ask("GET", "/admin/v2/persistent/pu%62lic/default", boss).status_code == 403
@@ -267,7 +268,7 @@ def test_a_name_written_otherwise_is_the_same_name(site: Site) -> None:
 @pytest.mark.parametrize(
     "authorization", ["", "Bearer", "Bearer ", "Bearer a.b.c", "Basic cm9vdDo=", "Bearer \xff\xfe"]
 )
-def test_what_is_no_token_is_answered_with_401(site: Site, authorization: str) -> None:
+def test_an_invalid_token_is_answered_with_401(site: Site, authorization: str) -> None:
     headers = [(b"authorization", authorization.encode("latin-1"))]
 
     async def answer() -> httpx.Response:
@@ -288,14 +289,14 @@ def test_an_expired_token_is_answered_with_401(site: Site) -> None:
     assert site.ask("GET", "/admin/v2/tenants", root).status_code == 401
 
 
-def test_without_security_nobody_is_asked() -> None:
+def test_without_security_no_token_is_required() -> None:
     site = Site(secure=False)
     assert site.ask("GET", "/admin/v2/tenants").status_code == 200
     assert site.ask("DELETE", TOPIC).status_code == 204
 
 
 @pytest.mark.parametrize("end", ["revoke", "expire"])
-def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
+def test_a_follower_of_a_topic_is_disconnected_at_once(site: Site, end: str) -> None:
     path = "/topics/persistent/shop/eu/orders/messages?follow=true"
     reader, boss = ({"Authorization": f"Bearer {site.token(name)}"} for name in ("reader", "boss"))
     broker = site.app.state.broker
@@ -304,7 +305,7 @@ def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
         transport = httpx.ASGITransport(site.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
             answer = asyncio.create_task(client.get(path, headers=reader, timeout=None))
-            while not broker._news:
+            while not broker._arrivals:
                 await asyncio.sleep(0)
             if end == "revoke":
                 grants = "/admin/v2/namespaces/shop/eu/permissions/reader"
@@ -318,7 +319,7 @@ def test_who_follows_a_topic_is_sent_away_at_once(site: Site, end: str) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before", "between two pieces"])
-def test_who_may_not_produce_any_more_has_nothing_appended(site: Site, *, begun: bool) -> None:
+def test_a_producer_without_permission_appends_nothing(site: Site, *, begun: bool) -> None:
     """The permission is withdrawn after the request came."""
     topics = site.app.state.broker.topics
     topic = topics.get("persistent://shop/eu/orders")
@@ -376,7 +377,7 @@ def test_nothing_is_answered_without_a_token_described_or_not(site: Site) -> Non
         assert site.ask(method, route.format_map(Filled())).status_code == expected, (method, route)
 
 
-def test_only_a_superuser_is_told_which_file_is_damaged(site: Site) -> None:
+def test_only_a_superuser_sees_which_file_is_damaged(site: Site) -> None:
     topics = site.app.state.broker.topics
     path = "data/definitions"
     topics.damage.record(DamagedFile(path, 0, "damaged"))
@@ -394,7 +395,7 @@ def test_the_description_needs_any_token_and_metrics_a_superuser(site: Site) -> 
     assert site.ask("GET", "/metrics", f"Bearer {site.token('root')}").status_code == 200
 
 
-def test_metrics_may_be_opened_and_nothing_else_is() -> None:
+def test_metrics_may_be_public_and_nothing_else_is() -> None:
     site = Site(metrics_open=True)
     assert site.ask("GET", "/metrics").status_code == 200
     assert site.ask("GET", "/metrics/").status_code == 200

@@ -1,4 +1,4 @@
-"""The short way to a blob answers as the long one does, and takes nothing that is not a get."""
+"""The fast path of a get answers like the slow one, and accepts nothing that is not a get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed puts, gets and deletes from several processes while the store is compacted again and again.
+"""Mixed puts, gets and deletes from several processes while the store is compacted repeatedly.
 
 No answer is wrong and none is a 5xx. In the long version gets during compaction must have at most
 three times the p99 of gets without; in the short one there are too few of them to say.

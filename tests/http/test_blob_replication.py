@@ -30,7 +30,7 @@ def node() -> Iterator[Photos]:
         yield node
 
 
-def test_replicas_are_set_and_told(node: Photos) -> None:
+def test_replicas_are_set_and_listed(node: Photos) -> None:
     assert node.ask("GET", f"{node.at}/replicas").json() == []
     assert node.ask("PUT", f"{node.at}/replicas", json=[PEER + "/"]).json() == [PEER]
     assert node.blobs.get("photos").replication.peers == (PEER,)
@@ -92,11 +92,11 @@ def test_a_replica_reads_changes_and_contents(node: Photos) -> None:
         {"replica": REPLICA, "limit": 10**9},
     ],
 )
-def test_nonsense_is_refused(node: Photos, body: object) -> None:
+def test_invalid_input_is_refused(node: Photos, body: object) -> None:
     assert node.reason(400, "POST", f"{node.at}/replication/changes", json=body)
 
 
-def test_a_token_that_cannot_be_begins_anew(node: Photos) -> None:
+def test_an_invalid_token_starts_from_the_beginning(node: Photos) -> None:
     node.put(b"")
     log_id = node.blobs.get("photos").replication.replica
     places = ([-1, "", 0], [10**30, "", 0], [0, "", 999])

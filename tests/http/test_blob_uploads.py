@@ -1,4 +1,4 @@
-"""Contents that come slowly: they keep nobody out, and end with a reason."""
+"""Slow uploads: they block no other caller, and are refused with a reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from lithify.http import fair_shares
 from lithify.http.blobs import content as blob_content
 from lithify.http.blobs.content import BlobThreads, receive_content
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 
 LIMIT = 2**23
 
@@ -58,7 +58,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_those_who_trickle_keep_nobody_out() -> None:
+def test_slow_senders_block_no_other_caller() -> None:
     async def story() -> None:
         threads = BlobThreads()
         slow = [Client(threads) for _ in range(10)]
@@ -78,7 +78,7 @@ def test_those_who_trickle_keep_nobody_out() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_one_that_stalls_is_told_and_lets_the_next_one_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_upload_is_refused_and_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         threads = BlobThreads()
         piece = bytes(fair_shares.PIECE_BYTES)
@@ -105,7 +105,7 @@ def test_one_that_stalls_is_told_and_lets_the_next_one_in(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("sent", [100_000, 2**20])
-def test_slow_uploads_of_one_caller_keep_nobody_else_out(sent: int) -> None:
+def test_slow_uploads_of_one_caller_block_no_other(sent: int) -> None:
     """As many as there are places for all, and some more: of each size, slow for ever."""
 
     async def story() -> None:
@@ -129,7 +129,7 @@ def test_slow_uploads_of_one_caller_keep_nobody_else_out(sent: int) -> None:
     asyncio.run(story())
 
 
-def test_one_that_leaves_has_put_nothing() -> None:
+def test_a_caller_that_disconnects_has_put_nothing() -> None:
     async def story() -> None:
         threads = BlobThreads()
         for sent in (b"", bytes(100_000), bytes(2 * fair_shares.PIECE_BYTES)):

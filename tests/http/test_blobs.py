@@ -78,7 +78,7 @@ def test_a_store_is_created_once_listed_and_deleted(node: Photos) -> None:
     assert "not in the store" in node.reason(404, "GET", blob)
 
 
-def test_a_store_of_one_segment_says_that_it_cannot_be_compacted(node: Photos) -> None:
+def test_compacting_a_store_of_one_segment_is_refused(node: Photos) -> None:
     one = {"capacity_bytes": 2**17, "segment_bytes": 2**17}
     answer = node.ask("PUT", "/blobs/one", json=one)
     assert "never be compacted" in answer.json()["warning"]
@@ -107,7 +107,7 @@ def test_stores_are_listed_by_a_namespace_that_can_be(node: Photos) -> None:
     assert node.ask("GET", "/blobs?namespace=shop/eu").json() == []
 
 
-def test_a_body_that_does_not_say_that_it_is_json_is_told_so(node: Photos) -> None:
+def test_a_body_without_a_json_content_type_is_refused(node: Photos) -> None:
     body = json.dumps(SHAPE).encode()
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     assert "application/json" in node.reason(400, "PUT", "/blobs/x", content=body, headers=form)
@@ -136,14 +136,14 @@ def test_no_name_of_a_store_leaves_the_data_directory(node: Photos, name: str) -
         (SHAPE | {"name": "x"}, "name"),
     ],
 )
-def test_what_cannot_be_a_store_is_refused_by_name(
+def test_an_invalid_store_is_refused_by_name(
     node: Photos, body: dict[str, Any], named: str
 ) -> None:
     assert named in node.reason(400, "PUT", "/blobs/new", json=body)
     assert node.blobs.names() == ["photos"]
 
 
-def test_a_store_stands_in_a_namespace_that_is_not_removed_before_it(node: Photos) -> None:
+def test_a_namespace_with_a_store_cannot_be_removed(node: Photos) -> None:
     node.do("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
     node.do("PUT", "/namespaces/shop/eu")
     answer = node.ask("PUT", "/blobs/shots?namespace=shop/eu", json=SHAPE)
@@ -157,7 +157,7 @@ def test_a_store_stands_in_a_namespace_that_is_not_removed_before_it(node: Photo
 # --- blobs ------------------------------------------------------------------------------------
 
 
-def test_a_blob_comes_back_with_everything_that_was_said_of_it(node: Photos) -> None:
+def test_a_blob_is_returned_with_all_its_metadata(node: Photos) -> None:
     headers = {
         "x-lithify-service-id": "camera",
         "x-lithify-owner-id": "ann",
@@ -212,7 +212,7 @@ def test_deleted_expired_and_unknown_are_different_answers(node: Photos) -> None
     assert "include" in node.reason(400, "GET", f"{deleted}?include=some")
 
 
-def test_a_delete_is_taken_back_within_the_retention(node: Photos) -> None:
+def test_a_delete_is_undone_within_the_retention(node: Photos) -> None:
     blob = node.put(b"x")
     assert "is not deleted" in node.reason(409, "PUT", f"{blob}/undelete")
     node.ask("DELETE", blob)
@@ -252,7 +252,7 @@ def test_the_time_to_live_is_set_by_header_or_body(node: Photos) -> None:
         ([("x-lithify-um-a", b"m" * 20_000)], "metadata"),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused_by_name(
+def test_an_invalid_header_is_refused_by_name(
     node: Photos, headers: list[tuple[str, bytes]], named: str
 ) -> None:
     assert named in node.reason(400, "POST", node.at, content=b"x", headers=headers)
@@ -326,9 +326,7 @@ def test_a_range_outside_is_answered_with_416(node: Photos, wanted: str) -> None
 @pytest.mark.parametrize(
     "wanted", ["bytes=1-2,5-6", "bytes=9-5", "lines=1-2", "bytes=-", "bytes=x"]
 )
-def test_what_is_not_one_range_of_bytes_is_as_if_it_were_not_there(
-    node: Photos, wanted: str
-) -> None:
+def test_an_invalid_range_header_is_ignored(node: Photos, wanted: str) -> None:
     answer = node.ask("GET", node.put(CONTENT), headers={"Range": wanted})
     assert (answer.status_code, answer.content) == (200, CONTENT)
 
@@ -350,7 +348,7 @@ def test_conditions_are_judged_by_the_tag(node: Photos) -> None:
     assert node.ask("GET", blob, headers={**part, "If-Range": '"other"'}).content == CONTENT
 
 
-def test_a_time_to_live_begins_when_the_content_has_come(node: Photos) -> None:
+def test_a_time_to_live_starts_when_the_content_is_complete(node: Photos) -> None:
     async def slowly() -> AsyncIterator[bytes]:
         yield b"x" * 50_000
         node.clock.advance(5)
@@ -377,7 +375,7 @@ def finished(node: Photos) -> dict[str, Any]:
             return found
 
 
-def test_a_store_is_compacted_on_request_and_gives_its_space_back(node: Photos) -> None:
+def test_a_store_is_compacted_on_request_and_its_space_is_freed(node: Photos) -> None:
     blobs = [node.put(bytes(60_000)) for _ in range(10)]
     for each in blobs[:8]:
         node.ask("DELETE", each)
@@ -471,7 +469,7 @@ def test_a_client_that_leaves_in_the_middle_has_put_nothing(real: Served) -> Non
     assert blobs_in(real) == before
 
 
-def test_clients_that_do_not_read_cost_little_and_hold_nobody_up(real: Served) -> None:
+def test_clients_that_do_not_read_cost_little_and_delay_no_other(real: Served) -> None:
     answer = httpx.post(f"{real.http}/blobs/photos", content=bytes(20 * 2**20))
     request = f"GET {answer.headers['Location']} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     before_bytes = memory_bytes(real)
@@ -488,14 +486,14 @@ def test_clients_that_do_not_read_cost_little_and_hold_nobody_up(real: Served) -
         connection.close()
 
 
-def test_a_client_is_told_too_large_before_it_sends_the_content(real: Served) -> None:
+def test_a_too_large_content_is_refused_before_it_is_sent(real: Served) -> None:
     with socket.create_connection(("127.0.0.1", port_of(real))) as connection:
         head = b"Host: x\r\nContent-Length: 99999999999\r\nExpect: 100-continue\r\n\r\n"
         connection.sendall(b"POST /blobs/photos HTTP/1.1\r\n" + head)
         assert connection.recv(12) == b"HTTP/1.1 413"
 
 
-def test_what_was_answered_is_there_after_a_kill(tmp_path: Path) -> None:
+def test_answered_commands_survive_a_kill(tmp_path: Path) -> None:
     with served(tmp_path) as node:
         shape = {"capacity_bytes": 2**24, "segment_bytes": 2**20}
         # No run by itself: the node would start a Spark session, and wait for it when it ends.

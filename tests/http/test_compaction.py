@@ -16,6 +16,8 @@ from lithify.positions import pack
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
+from tests.hooked_jobs import Halted
+from tests.http.compacting import AT, NAMESPACE, fill, finished
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
 
@@ -25,41 +27,11 @@ if TYPE_CHECKING:
     from lithify.compaction.reports.report import Report
     from lithify.topics.topic import Topic
 
-AT = "/persistent/public/default/orders"
-NAMESPACE = "/namespaces/public/default"
-
 
 @pytest.fixture
 def node() -> Iterator[HttpNode]:
     with HttpNode() as node:
         yield node
-
-
-class Halted(LocalJobs):
-    """Jobs that begin when they are told to."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.go_on = threading.Event()
-
-    def run(self, name: str, function: Any, tasks: Any, **more: Any) -> Any:
-        self.begun.set()
-        while not self.go_on.wait(0.01):
-            more["check"]()
-        return super().run(name, function, tasks, **more)
-
-
-def fill(topic: Topic, messages: int, keys: int) -> None:
-    for number in range(messages):
-        topic.append(key=f"k{number % keys}", value=b"v%d" % number)
-
-
-def finished(node: HttpNode, at: str = AT) -> dict[str, str]:
-    """What a run that is going on ends with."""
-    while True:
-        found: dict[str, str] = node.get(f"{at}/compaction")
-        if found["status"] != "RUNNING":
-            return found
 
 
 def view_of(topic: Topic) -> dict[bytes | None, bytes | None]:
@@ -96,13 +68,13 @@ def test_a_topic_is_compacted_on_request_as_pulsars_tools_do_it(node: HttpNode) 
     assert f"pulsar_compaction_compacted_entries_count{labels} 10.0" in metrics
 
 
-def test_nobody_may_subscribe_in_the_name_of_the_view(node: HttpNode) -> None:
+def test_the_name_of_the_view_is_reserved(node: HttpNode) -> None:
     node.topic()
     assert "__compaction" in node.refused(412, "PUT", f"{AT}/subscription/__compaction")
     assert node.get(f"{AT}/subscriptions") == []
 
 
-def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode) -> None:
+def test_a_run_with_nothing_new_reports_it_and_is_not_in_the_history(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
     node.do("PUT", f"{AT}/compaction")
     finished(node)
@@ -115,7 +87,7 @@ def test_a_run_with_nothing_new_says_so_and_is_not_in_the_history(node: HttpNode
     assert report["topic"] == ORDERS
 
 
-def test_a_run_that_is_asked_for_during_another_or_a_dry_run_is_a_run_of_its_own(
+def test_a_request_during_a_run_or_a_dry_run_is_a_separate_run(
     node: HttpNode,
 ) -> None:
     topic = node.topic()
@@ -147,7 +119,7 @@ def test_a_run_that_is_asked_for_during_another_or_a_dry_run_is_a_run_of_its_own
     )
 
 
-def test_a_dry_run_with_nothing_to_gain_says_so(node: HttpNode) -> None:
+def test_a_dry_run_reports_that_there_is_nothing_to_gain(node: HttpNode) -> None:
     topic = node.topic()
     fill(topic, 100, 10)
     [row] = node.ask("POST", f"/admin/v2{AT}/compaction/plan").json()
@@ -165,7 +137,7 @@ def test_a_dry_run_with_nothing_to_gain_says_so(node: HttpNode) -> None:
     assert topic.log.manifest.generation == generation
 
 
-def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancelled(
+def test_a_dry_run_is_refused_during_a_run_that_can_be_cancelled(
     node: HttpNode,
 ) -> None:
     fill(node.topic(), 100, 10)
@@ -186,7 +158,7 @@ def test_a_dry_run_is_refused_while_a_run_is_going_on_and_the_run_can_be_cancell
     assert finished(node)["status"] == "SUCCESS"
 
 
-def test_a_run_is_cancelled_that_was_taken_from_the_queue_and_has_not_begun(
+def test_a_run_taken_from_the_queue_is_cancelled_before_it_starts(
     node: HttpNode,
 ) -> None:
     topic = node.topic()
@@ -209,7 +181,7 @@ def test_a_run_is_cancelled_that_was_taken_from_the_queue_and_has_not_begun(
     assert finished(node)["status"] == "SUCCESS", "a cancel is for one run only"
 
 
-def test_a_run_that_was_cancelled_before_it_found_the_disk_taken_does_not_come_back(
+def test_a_run_cancelled_before_it_waits_for_the_disk_does_not_start(
     node: HttpNode,
 ) -> None:
     topic = node.topic()
@@ -275,7 +247,7 @@ def test_a_plan_changes_nothing(node: HttpNode) -> None:
     assert topic.log.manifest == before
 
 
-def test_a_plan_says_what_it_has_not_looked_at_and_holds_what_a_run_holds(node: HttpNode) -> None:
+def test_a_plan_names_unjudged_entries_and_the_holds_of_a_run(node: HttpNode) -> None:
     topic = node.topic()
     fill(topic, 100, 10)
     topic.log.roll()
@@ -309,7 +281,7 @@ def test_the_topic_that_is_not_there_is_not_found(node: HttpNode) -> None:
 # --- deleting ---------------------------------------------------------------------------------
 
 
-def test_the_view_is_deleted_and_made_again(node: HttpNode) -> None:
+def test_the_view_is_deleted_and_rebuilt(node: HttpNode) -> None:
     topic = node.topic()
     fill(topic, 100, 10)
     at = f"{AT}/subscription/__compaction"
@@ -325,7 +297,7 @@ def test_the_view_is_deleted_and_made_again(node: HttpNode) -> None:
     assert len(view_of(topic)) == 10
 
 
-def test_a_topic_is_deleted_while_a_run_is_going_on(node: HttpNode) -> None:
+def test_a_topic_is_deleted_during_a_run(node: HttpNode) -> None:
     fill(node.topic(), 100, 10)
     jobs = node.topics.compactions.queue.jobs = Halted()
     node.do("PUT", f"{AT}/compaction")
@@ -439,7 +411,7 @@ def test_every_setting_can_be_set_for_node_namespace_and_topic(name: str) -> Non
         applies(by_node)
 
 
-def test_settings_that_cannot_be_are_refused_by_name(node: HttpNode) -> None:
+def test_invalid_settings_are_refused_by_name(node: HttpNode) -> None:
     node.topic()
     for at in (AT, NAMESPACE):
         method = "POST" if at is AT else "PUT"

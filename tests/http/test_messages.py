@@ -18,7 +18,7 @@ from lithify.pulsar.consumer_commands import Consuming
 from lithify.topics.messages.message import encode_entry
 from lithify.topics.messages.message_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
 from lithify.topics.producers.producers import AccessMode, Producer
-from lithify.topics.reading.json_rows import read_rows
+from lithify.topics.reading.message_pages import read_rows
 from lithify.topics.subscriptions.subscription import Consumer, Delivery, SubscriptionType
 from tests.http.node import ORDERS, HttpNode
 from tests.patience import PROCESS_S_MAX
@@ -56,7 +56,7 @@ def refusal(node: HttpNode, status: int, body: Any, path: str = AT) -> str:
     return str(answer.json()["reason"])
 
 
-def test_what_is_produced_is_read(node: HttpNode) -> None:
+def test_produced_messages_are_read(node: HttpNode) -> None:
     data = base64.b64encode(b"\xff\x00").decode()
     sent = send(
         node,
@@ -72,7 +72,7 @@ def test_what_is_produced_is_read(node: HttpNode) -> None:
     assert (third["key"], third["value"]) == ("4711", None), "a tombstone"
 
 
-def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
+def test_produced_messages_reach_subscriptions(node: HttpNode) -> None:
     topic = node.topic()
     subscription = topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
     consumer = Consumer("c", permits=10)
@@ -91,7 +91,7 @@ def test_what_is_produced_reaches_subscriptions(node: HttpNode) -> None:
     assert delivered == [1 << 32, (1 << 32) + 1]
 
 
-def test_where_reading_begins_and_ends(node: HttpNode) -> None:
+def test_the_first_and_last_position_of_a_read(node: HttpNode) -> None:
     node.topic(messages=40)
     ids = [row["id"] for row in rows(node)]
     assert len(ids) == 40
@@ -260,9 +260,7 @@ def test_readers_of_one_caller_leave_places_to_others(node: HttpNode) -> None:
     node.loop.run_until_complete(asyncio.wait_for(story(), 60))
 
 
-def test_a_reader_that_takes_nothing_loses_its_place(
-    node: HttpNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_reader_loses_its_slot(node: HttpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.topic().append(value=b"a")
     node.app.state.readers = Shares(2, "readers")
     monkeypatch.setattr(fair_shares, "STALL_S", 0.1)
@@ -285,7 +283,7 @@ def test_a_reader_that_takes_nothing_loses_its_place(
     node.loop.run_until_complete(asyncio.wait_for(story(), 60))
 
 
-def test_slow_requests_of_one_caller_do_not_hold_up_another(node: HttpNode) -> None:
+def test_slow_requests_of_one_caller_do_not_delay_another(node: HttpNode) -> None:
     async def story() -> None:
         ended, begun = asyncio.Event(), asyncio.Semaphore(0)
 

@@ -87,7 +87,7 @@ def test_partitions_are_not_opened_in_the_event_loop(path: str) -> None:
     topics.close()
 
 
-def test_a_lost_topic_is_looked_for_and_deleted_in_a_thread() -> None:
+def test_a_lost_topic_is_found_and_deleted_in_a_thread() -> None:
     fs = WatchedFileSystem()
     topics = opened(fs)
     topics.create("parts").append(value=b"x")

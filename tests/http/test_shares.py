@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.fair_shares import Shares
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_each_caller_gets_half_of_what_is_left() -> None:
     assert callers == [64, 32, 16, 8, 4, 2, 1, 1, 0, 0]
 
 
-def test_a_caller_that_is_refused_is_told_the_numbers() -> None:
+def test_a_refusal_names_the_limits() -> None:
     shares = Shares(4, "readers of topics")
     taken(shares, "a")
     with pytest.raises(
@@ -85,7 +85,7 @@ def run(story: Coroutine[None, None, None]) -> None:
     asyncio.run(asyncio.wait_for(story, 60))
 
 
-def test_those_who_keep_asking_end_up_with_equal_shares() -> None:
+def test_busy_callers_get_equal_shares() -> None:
     async def story() -> None:
         crowd = Crowd(12)
         crowd.come("early", 100)
@@ -104,7 +104,7 @@ def test_those_who_keep_asking_end_up_with_equal_shares() -> None:
     run(story())
 
 
-def test_one_that_leaves_while_it_waits_takes_no_place() -> None:
+def test_a_caller_that_disconnects_while_waiting_takes_no_slot() -> None:
     async def story() -> None:
         for handed_over in (False, True):
             crowd = Crowd(2)
@@ -129,7 +129,7 @@ def test_one_that_leaves_while_it_waits_takes_no_place() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whoever_comes_and_goes_no_place_is_lost(seed: int) -> None:
+def test_no_slot_is_lost_when_callers_come_and_go(seed: int) -> None:
     async def story() -> None:
         rng, crowd = random.Random(seed), Crowd(8)
         for _ in range(2000):

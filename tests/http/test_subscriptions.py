@@ -114,7 +114,7 @@ def test_the_backlog_counts_what_is_acknowledged_out_of_order(node: HttpNode) ->
     assert node.get(f"{AT}/stats")["subscriptions"]["s"]["backlogSize"] == 0
 
 
-def test_stats_name_who_is_connected(node: HttpNode) -> None:
+def test_stats_name_connected_clients(node: HttpNode) -> None:
     topic = node.topic(messages=3)
     node.do("PUT", f"{AT}/subscription/s", {"ledgerId": -1, "entryId": -1})
     consumer = Consumer("c", permits=2)

@@ -67,7 +67,7 @@ def test_unloading_closes_all_partitions(node: HttpNode) -> None:
 # --- terminate --------------------------------------------------------------------------------
 
 
-def test_a_terminated_topic_takes_nothing_more_and_is_read_on(node: HttpNode) -> None:
+def test_a_terminated_topic_refuses_messages_and_is_readable(node: HttpNode) -> None:
     topic = node.topic(messages=3)
     topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
     topic.producers.add(Producer("p"))
@@ -110,7 +110,7 @@ def test_partitions_are_terminated_one_by_one_or_together(node: HttpNode) -> Non
 # --- trim and truncate ------------------------------------------------------------------------
 
 
-def test_trimming_deletes_what_retention_lets_go(node: HttpNode) -> None:
+def test_trimming_deletes_what_retention_allows(node: HttpNode) -> None:
     topic = node.topic(messages=40)
     topic.policies = lambda: Policies(retention_ms=0)
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
@@ -126,7 +126,7 @@ def test_trimming_deletes_what_retention_lets_go(node: HttpNode) -> None:
     assert topic.log.manifest.retired == ()
 
 
-def test_truncating_deletes_everything_and_nothing_that_comes_later(node: HttpNode) -> None:
+def test_truncating_deletes_everything_up_to_now(node: HttpNode) -> None:
     topic = node.topic(messages=40)
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
     node.do("DELETE", f"{AT}/truncate")
@@ -170,7 +170,7 @@ class Elsewhere(LogCompactionService):
 
 
 @pytest.mark.parametrize("what", ["truncate", "subscription/__compaction"])
-def test_a_service_of_somebody_else_is_told_to_forget_what_is_compacted(
+def test_the_compaction_service_of_a_third_party_deletes_its_view(
     node: HttpNode, what: str
 ) -> None:
     topic = node.topic(messages=1)
@@ -180,7 +180,7 @@ def test_a_service_of_somebody_else_is_told_to_forget_what_is_compacted(
     assert "no compacted view" in node.refused(404, "DELETE", f"{AT}/subscription/__compaction")
 
 
-def test_truncating_forgets_no_producer() -> None:
+def test_truncating_keeps_producers() -> None:
     with HttpNode(deduplication=True) as node:
         node.topic(messages=5)
         known = node.topic().writer.deduplication
@@ -204,7 +204,7 @@ def test_truncating_all_partitions(node: HttpNode) -> None:
 # --- skip -------------------------------------------------------------------------------------
 
 
-def test_skipping_counts_what_is_not_acknowledged(node: HttpNode) -> None:
+def test_skipping_counts_unacknowledged_messages(node: HttpNode) -> None:
     topic = node.topic(messages=40)
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
 
@@ -240,7 +240,7 @@ def test_skipping_in_a_partitioned_topic_needs_a_partition(node: HttpNode) -> No
 @pytest.mark.parametrize(
     ("method", "path"), [("PUT", f"{AT}/unload"), ("DELETE", AT)], ids=["unload", "delete"]
 )
-def test_those_who_wait_for_a_topic_leave_a_thread_to_who_lets_go_of_it(
+def test_waiting_opens_of_a_topic_leave_a_thread_for_its_close(
     node: HttpNode, method: str, path: str
 ) -> None:
     """They are in the queue of the threads before it, and want to open what it has taken."""

@@ -20,7 +20,7 @@ def without(definitions: Definitions) -> Definitions:
     return definitions.without_store("photos")
 
 
-def test_what_no_definition_explains_is_listed_adopted_and_not_replaced() -> None:
+def test_unclaimed_directories_are_listed_adopted_and_not_replaced() -> None:
     with HttpNode() as node:
         node.topics.create("orders").append(value=b"paid")
         node.topics.create_partitioned("parts", 1)

@@ -27,7 +27,7 @@ from lithify.raft.node.group_listeners import GroupListeners
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.metastore.state import MetastoreState
     from lithify.raft.group.group import Group
     from lithify.raft.group.proposals_and_reads import Done, Result

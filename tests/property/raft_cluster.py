@@ -6,7 +6,7 @@ Every member has its own disk, on which any operation may be the last: what was 
 be there, in part or not at all. Its write-ahead log, its segment writer and its worker do their
 work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
 links break, clocks run at different speeds, members come and go and give their files back when they
-are told that they are none any more, snapshots are taken and sent, segments dropped and merged,
+are told that they are none, snapshots are taken and sent, segments dropped and merged,
 live entries rewritten at the head of the log. Many worlds have two or three groups, each with its
 own leader, over one write-ahead log: a file that is rolled or kept because one of them installs a
 snapshot has entries of all. Checked:
@@ -36,8 +36,8 @@ from lithify.raft.core.errors import InvalidChange
 from lithify.raft.group.proposals_and_reads import CommandResult, CommandResults, Result
 from lithify.raft.group.removed_members import (
     NEVER_LEFT,
-    MemberGone,
     MemberQuery,
+    MemberRemoved,
     RemovedMembership,
 )
 from lithify.raft.group.settings import GroupSettings
@@ -56,7 +56,7 @@ from tests.property.seeds import simulated, worlds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import RaftMessage
     from lithify.raft.group.group import Group
     from lithify.raft.kv.state import KvState
@@ -256,9 +256,9 @@ class World:
             return
         group = member.groups[name]
         if isinstance(message, MemberQuery):
-            word = group.gone_word(message.sender)
+            word = group.removal_notice(message.sender)
             self.network += [] if word is None else [(name, word)]
-        elif isinstance(message, MemberGone):
+        elif isinstance(message, MemberRemoved):
             # Who leaves begins with an empty disk here, and with it would lose the other groups.
             if len(self.groups) == 1 and group.believes(message):
                 self.counts["leaves"] += 1

@@ -38,7 +38,7 @@ from lithify.raft.core import (
     VoteReply,
     VoteRequest,
 )
-from lithify.testing.raft_stage import Actor, Stage
+from lithify.testing.raft_simulation import Actor, Stage
 from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class World:
         one, two = self.random.sample(NAMES, 2)
         links = {frozenset((one, two))}
         if self.random.random() < 0.6:
-            # A leader that is cut off goes on for a while, with entries that nobody will commit.
+            # A leader that is cut off continues for a while, with entries that nobody will commit.
             one = self.a_leader() or one
             links = {frozenset((one, name)) for name in NAMES if name != one}
         self.broken |= links

@@ -6,7 +6,7 @@ The world is that of `raft_cluster.py`. In addition a member's disk is replaced 
 it is started again as it was the first time. One at a time: of an entry that a majority has
 acknowledged, the others of that majority remain. Operators remove it and add it again, sooner or
 later. Who accepts whom is decided by `PeerRecognition`, as in a node: nothing goes between members
-that do not accept each other, and what was on its way to or from the old disk is lost with it.
+that do not accept each other, and what was in flight to or from the old disk is lost with it.
 
 Checked, beside what that world checks: no member stops because its history is another one.
 """
@@ -211,7 +211,7 @@ class Wiped(World):
             self.ask(leader, [MemberChange(self.random.choice(list(Op)), name) for name in names])
 
     def ask(self, leader: Member, items: list[MemberChange]) -> None:
-        """Ask for a change; a node that is added was looked at first, and shows what it has.
+        """Ask for a change; a node that is added was checked first, and shows what it has.
 
         Nobody acts before a loss was noticed: until then the leader counts on who answered last.
         """

@@ -20,7 +20,7 @@ W = TypeVar("W", bound=World)
 
 
 def simulated(make: Callable[[int], W], seed: int, steps: int) -> W:
-    """The world of a seed after so many steps; if it goes wrong, how to see that again."""
+    """The world of a seed after this many steps; if it goes wrong, how to see that again."""
     world = make(seed)
     try:
         world.run(steps)

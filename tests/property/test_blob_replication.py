@@ -29,14 +29,14 @@ def test_three_replicas_become_the_same(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_replicas_that_were_no_peers_for_a_while_bring_nothing_back(seed: int) -> None:
+def test_replicas_that_were_no_peers_for_a_while_revive_nothing(seed: int) -> None:
     world = World(seed, lists_change=True)
     world.live(200)
     world.end()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_replicas_that_were_no_peers_for_a_while_bring_back_nothing_that_expired(seed: int) -> None:
+def test_replicas_that_were_no_peers_for_a_while_revive_nothing_that_expired(seed: int) -> None:
     world = World(seed, lists_change=True, clients_expire=True)
     world.live(100)
     world.end()
@@ -46,7 +46,7 @@ def test_replicas_that_were_no_peers_for_a_while_bring_back_nothing_that_expired
 @pytest.mark.slow
 @pytest.mark.parametrize("clients_expire", [False, True], ids=["deletes", "ttls"])
 @pytest.mark.parametrize("seed", range(2000, 2100))
-def test_many_worlds_whose_lists_change(seed: int, clients_expire: bool) -> None:
+def test_many_random_replicas_whose_peers_change(seed: int, clients_expire: bool) -> None:
     world = World(seed, lists_change=True, clients_expire=clients_expire)
     world.live(250)
     world.end()
@@ -54,7 +54,7 @@ def test_many_worlds_whose_lists_change(seed: int, clients_expire: bool) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1100))
-def test_many_worlds(seed: int) -> None:
+def test_many_random_replicas(seed: int) -> None:
     world = World(seed)
     world.live(500)
     world.end()

@@ -182,7 +182,7 @@ def test_a_store_that_was_filled_without_a_reserve_is_emptied(stuck: Brim) -> No
     assert not verify_store(stuck.fs, DIRECTORY, stuck.clock).warnings
 
 
-def test_a_full_store_takes_back_its_deletes_with_the_help_of_runs() -> None:
+def test_deletes_of_a_full_store_are_undone_with_the_help_of_runs() -> None:
     brim = Brim(4, 65536, random.Random(4))
     ids = brim.fill([500])
     brim.delete(ids)

@@ -84,7 +84,7 @@ class Steps:
         self.life.check()
 
     def _compact_and_meddle(self) -> None:
-        """Operations that come while a run goes on, after it has looked at what is there."""
+        """Operations that come during a run, after it has checked what is there."""
         steps = self.rng.choices(["put", "delete", "ttl", "undelete", "wait", "roll"], k=8)
 
         def meddle() -> None:
@@ -107,7 +107,7 @@ class Steps:
         self.life.check()
 
     def _replicas(self) -> None:
-        """They have seen some more, or there are none any more."""
+        """They have seen some more, or there are none."""
         last = self.life.store.log.last_position
         passed = self.life.passed if self.life.passed is not None else -1
         self.life.passed = self.rng.choice([None, self.rng.randint(passed, max(passed, last))])
@@ -179,6 +179,6 @@ def test_a_long_life_is_what_its_model_is(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_many_long_lives(seed: int) -> None:
+def test_many_long_histories(seed: int) -> None:
     rng = random.Random(seed)
     Steps(rng).go(rng.choices(STEPS, k=600))

@@ -245,7 +245,7 @@ def check(world: World) -> None:
 
 @settings(max_examples=150)
 @given(st.lists(OPERATIONS, min_size=5, max_size=60), st.integers(0, 2**32))
-def test_all_nodes_agree_on_what_callers_were_told(
+def test_all_nodes_agree_with_the_answers_of_callers(
     operations: list[tuple[str, int, int, int]], seed: int
 ) -> None:
     async def story() -> None:

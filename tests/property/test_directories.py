@@ -1,4 +1,4 @@
-"""Definitions and directories are lost, aged and put back at random, against a model.
+"""Definitions and directories are lost, aged and restored at random, against a model.
 
 Whatever an operator does to them: what was acknowledged and not deleted is on disk, and is served
 or can be adopted with all that is in it. What was deleted is not served and cannot be adopted,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lithify.errors import ProtocolError
 from lithify.positions import pack
-from lithify.pulsar.fast_path import frames as hot
+from lithify.pulsar.fast_path import frames as fast
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command, encode_payload, next_frame
 from lithify.topics.messages.message_pb2 import (
@@ -117,16 +117,16 @@ def signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def same_command(sends: hot.Sends, row: int, command: wire.CommandSend) -> None:
+def same_command(sends: fast.Sends, row: int, command: wire.CommandSend) -> None:
     assert command.IsInitialized()
     assert sends.producer_ids[row] == signed(command.producer_id)
     assert sends.sequence_ids[row] == signed(command.sequence_id)
     assert sends.highest_sequence_ids[row] == signed(command.highest_sequence_id)
     assert sends.num_messages[row] == command.num_messages
-    assert bool(sends.flags[row] & hot.CHUNK) == command.is_chunk
+    assert bool(sends.flags[row] & fast.CHUNK) == command.is_chunk
 
 
-def same_metadata(sends: hot.Sends, row: int, metadata: MessageMetadata) -> None:
+def same_metadata(sends: fast.Sends, row: int, metadata: MessageMetadata) -> None:
     assert metadata.IsInitialized()
     assert sends.publish_times_ms[row] == signed(metadata.publish_time)
     assert sends.metadata_sequence_ids[row] == signed(metadata.sequence_id)
@@ -135,13 +135,13 @@ def same_metadata(sends: hot.Sends, row: int, metadata: MessageMetadata) -> None
     assert sends.compressions[row] == metadata.compression
     assert sends.uncompressed_bytes[row] == metadata.uncompressed_size
     presence = {
-        hot.BATCH: metadata.HasField("num_messages_in_batch"),
-        hot.KEYED: metadata.HasField("partition_key"),
-        hot.MARKER: metadata.HasField("marker_type"),
-        hot.DELAYED: metadata.HasField("deliver_at_time"),
-        hot.ENCRYPTED: bool(metadata.encryption_keys),
-        hot.NULL_VALUE: metadata.null_value,
-        hot.CHUNK_ID: metadata.HasField("chunk_id"),
+        fast.BATCH: metadata.HasField("num_messages_in_batch"),
+        fast.KEYED: metadata.HasField("partition_key"),
+        fast.MARKER: metadata.HasField("marker_type"),
+        fast.DELAYED: metadata.HasField("deliver_at_time"),
+        fast.ENCRYPTED: bool(metadata.encryption_keys),
+        fast.NULL_VALUE: metadata.null_value,
+        fast.CHUNK_ID: metadata.HasField("chunk_id"),
     }
     for flag, present in presence.items():
         assert bool(sends.flags[row] & flag) == present, flag
@@ -191,10 +191,10 @@ def unusual(command: wire.CommandSend, metadata: MessageMetadata) -> bool:
 
 
 @given(st.lists(frames(), min_size=1, max_size=4), st.integers(0, 3))
-def test_what_is_read_of_a_send_is_what_protobuf_reads(sent: list[bytes], start: int) -> None:
+def test_the_scan_of_a_send_matches_protobuf(sent: list[bytes], start: int) -> None:
     data = bytes(start) + b"".join(sent)
-    sends = hot.scan_sends(array(data), start, len(data), LIMIT_BYTES)
-    assert (len(sends), sends.why, sends.stop) == (len(sent), hot.END, len(data))
+    sends = fast.scan_sends(array(data), start, len(data), LIMIT_BYTES)
+    assert (len(sends), sends.why, sends.stop) == (len(sent), fast.END, len(data))
     split, _ = split_frames(memoryview(data)[start:], LIMIT_BYTES)
     for row, frame in enumerate(split):
         assert frame.entry is not None
@@ -202,14 +202,14 @@ def test_what_is_read_of_a_send_is_what_protobuf_reads(sent: list[bytes], start:
         command = wire.BaseCommand.FromString(frame.command).send
         same_command(sends, row, command)
         has_crc = bytes(frame.entry[:2]) == b"\x0e\x01"
-        assert sends.crcs[row] == (hot.GOOD_CRC if has_crc else hot.NO_CRC)
+        assert sends.crcs[row] == (fast.GOOD_CRC if has_crc else fast.NO_CRC)
         head = sends.entry_starts[row] + (10 if has_crc else 4)
         metadata = MessageMetadata.FromString(data[head : sends.payload_starts[row]])
         same_metadata(sends, row, metadata)
-        assert not sends.flags[row] & hot.BAD_METADATA
-        assert bool(sends.flags[row] & hot.UNUSUAL) == unusual(command, metadata)
+        assert not sends.flags[row] & fast.BAD_METADATA
+        assert bool(sends.flags[row] & fast.UNUSUAL) == unusual(command, metadata)
         payload = data[sends.payload_starts[row] : sends.entry_stops[row]]
-        assert bool(sends.flags[row] & hot.BAD_BATCH) == (
+        assert bool(sends.flags[row] & fast.BAD_BATCH) == (
             metadata.HasField("num_messages_in_batch") and not may_have(metadata, payload)
         )
 
@@ -225,8 +225,8 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 
 @given(mutations() | st.binary(max_size=60))
-def test_whatever_is_read_of_spoilt_bytes_protobuf_reads_too(data: bytes) -> None:
-    sends = hot.scan_sends(array(data), 0, len(data), LIMIT_BYTES)
+def test_the_scan_of_damaged_bytes_matches_protobuf(data: bytes) -> None:
+    sends = fast.scan_sends(array(data), 0, len(data), LIMIT_BYTES)
     at = 0
     for row in range(len(sends)):
         found = next_frame(memoryview(data)[at:], LIMIT_BYTES)
@@ -234,28 +234,28 @@ def test_whatever_is_read_of_spoilt_bytes_protobuf_reads_too(data: bytes) -> Non
         frame, size = found
         assert (sends.frame_starts[row], sends.entry_stops[row]) == (at, at + size)
         at += size
-        if sends.flags[row] & hot.UNUSUAL:
+        if sends.flags[row] & fast.UNUSUAL:
             continue  # left to protobuf, which may find it malformed
         same_command(sends, row, wire.BaseCommand.FromString(frame.command).send)
-        if sends.crcs[row] != hot.BAD_CRC and not sends.flags[row] & hot.BAD_METADATA:
-            head = sends.entry_starts[row] + (10 if sends.crcs[row] == hot.GOOD_CRC else 4)
+        if sends.crcs[row] != fast.BAD_CRC and not sends.flags[row] & fast.BAD_METADATA:
+            head = sends.entry_starts[row] + (10 if sends.crcs[row] == fast.GOOD_CRC else 4)
             metadata = MessageMetadata.FromString(data[head : sends.payload_starts[row]])
             same_metadata(sends, row, metadata)
     assert sends.stop == at
     try:
         rest = next_frame(memoryview(data)[at:], LIMIT_BYTES)
     except ProtocolError:
-        assert sends.why in (hot.NOT_A_SEND, hot.OVER_LIMIT)
+        assert sends.why in (fast.NOT_A_SEND, fast.OVER_LIMIT)
     else:
-        nothing = hot.NEED_MORE if at < len(data) else hot.END
-        assert sends.why == (nothing if rest is None else hot.NOT_A_SEND)
+        nothing = fast.NEED_MORE if at < len(data) else fast.END
+        assert sends.why == (nothing if rest is None else fast.NOT_A_SEND)
 
 
 @given(mutations(), mutations())
-def test_nothing_beyond_the_end_is_looked_at(data: bytes, beyond: bytes) -> None:
+def test_nothing_beyond_the_end_is_read(data: bytes, beyond: bytes) -> None:
     for stop in range(max(0, len(data) - 40), len(data) + 1):
         one, other = (
-            hot.scan_sends(array(data[:stop] + more), 0, stop, LIMIT_BYTES)
+            fast.scan_sends(array(data[:stop] + more), 0, stop, LIMIT_BYTES)
             for more in (beyond, bytes(len(beyond)))
         )
         assert (one.stop, one.why) == (other.stop, other.why)
@@ -277,7 +277,7 @@ def test_a_spoilt_batch_is_good_only_if_protobuf_can_walk_it(
         if payload:
             payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     count = len(heads_of) + data.draw(st.sampled_from((0, 0, 1, -1)))
-    if hot.check_batch(array(bytes(payload)), 0, len(payload), count):
+    if fast.check_batch(array(bytes(payload)), 0, len(payload), count):
         assert singles(bytes(payload), count)
 
 
@@ -286,8 +286,8 @@ def test_receipts_are_what_protobuf_writes(
     rows: list[tuple[int, int, int]], ledger: int, first_entry: int
 ) -> None:
     columns = np.array(rows, dtype=np.uint64).reshape(-1, 3).T.copy().view(np.int64)
-    out = np.zeros(len(rows) * hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
-    size = hot.write_receipts(out, columns[0], columns[1], columns[2], ledger, first_entry)
+    out = np.zeros(len(rows) * fast.RECEIPT_BYTES_MAX, dtype=np.uint8)
+    size = fast.write_receipts(out, columns[0], columns[1], columns[2], ledger, first_entry)
     expected = b""
     for i, (producer, sequence, highest) in enumerate(rows):
         identity = wire.MessageIdData(ledgerId=ledger, entryId=first_entry + i)
@@ -332,7 +332,7 @@ def test_a_header_is_what_protobuf_writes(
     if epoch is not None:
         message.consumer_epoch = epoch
     command = wire.BaseCommand(type=wire.BaseCommand.MESSAGE, message=message)
-    header = hot.message_header(
+    header = fast.message_header(
         consumer, ledger, entry, partition, redeliveries, words, len(data), epoch
     )
     assert header == encode_payload(command, data)[0]
@@ -352,7 +352,7 @@ def test_messages_are_headers_and_entries_as_far_as_there_is_room(
     lengths = np.array([len(body) for body, _, _ in rows], dtype=np.int64)
     positions = np.array([pack(ledger, number) for _, ledger, number in rows], dtype=np.int64)
     out = np.zeros(room, dtype=np.uint8)
-    size, count = hot.write_messages(
+    size, count = fast.write_messages(
         out,
         array(b"".join(body for body, _, _ in rows)),
         np.cumsum(lengths) - lengths,
@@ -362,10 +362,10 @@ def test_messages_are_headers_and_entries_as_far_as_there_is_room(
         partition,
     )
     expected = b"".join(
-        hot.message_header(consumer, ledger, number, partition, 0, (), len(body), None) + body
+        fast.message_header(consumer, ledger, number, partition, 0, (), len(body), None) + body
         for body, ledger, number in rows[:count]
     )
     assert out[:size].tobytes() == expected
     assert not out[size:].any()
     if count < len(rows):
-        assert size + hot.MESSAGE_HEADER_BYTES_MAX + lengths[count] > room
+        assert size + fast.MESSAGE_HEADER_BYTES_MAX + lengths[count] > room

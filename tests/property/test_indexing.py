@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.fs import MemoryFileSystem
-from lithify.log.keyindex.key_index import COLUMNS, ORDER_EVENT, ORDER_PUBLISH, IndexFacts
-from lithify.topics.compaction.key_index import open_index, run_index
+from lithify.log.key_index.key_index import COLUMNS, ORDER_EVENT, ORDER_PUBLISH, IndexFacts
+from lithify.topics.compaction.build_key_index import open_index, run_index
 from lithify.topics.compaction.key_index_flags import (
     CHUNK_LAST,
     CHUNK_PART,

@@ -39,7 +39,7 @@ def test_rows_are_a_dict(first: dict[bytes, bytes], steps: list[tuple[str, bytes
 
 
 @given(st.dictionaries(KEYS, ROWS, min_size=1, max_size=20), st.data())
-def test_what_is_kept_aside_does_not_change(first: dict[bytes, bytes], data: st.DataObject) -> None:
+def test_saved_rows_do_not_change(first: dict[bytes, bytes], data: st.DataObject) -> None:
     rows = KvRows()
     rows.changed.update(first)
     rows = KvRows(RowTable(rows.pieces()))

@@ -25,7 +25,7 @@ from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import LOCK, MANIFEST, dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef, SegmentRef
@@ -58,7 +58,7 @@ def tiny_steps() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A reader that stays while the log goes on."""
+    """A reader that stays while the log continues."""
 
     stack: ExitStack
     snapshot: Snapshot

@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from lithify.compaction.planning.plan import SegmentStats
-from lithify.compaction.policies.built_in import Limits, plan_neighbours
+from lithify.compaction.policies.built_in import Limits
+from lithify.compaction.policies.neighbours import plan_neighbours
 
 LOGS = 10_000
 

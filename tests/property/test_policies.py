@@ -11,15 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.compaction.planning.plan import Plan, SegmentStats, apply_plan
-from lithify.compaction.policies.built_in import (
-    Limits,
-    plan_all,
-    plan_hybrid,
-    plan_neighbours,
-    plan_stats_based,
-    plan_view,
-    plan_whole_dead,
-)
+from lithify.compaction.policies.built_in import Limits, plan_all, plan_hybrid, plan_whole_dead
+from lithify.compaction.policies.compacted_view import plan_view
+from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.stats_based import plan_stats_based
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,6 +23,6 @@ def test_nothing_answered_is_lost_and_reads_are_linearizable(first: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 3000, 200))
-def test_nothing_answered_is_lost_for_long(first: int) -> None:
+def test_nothing_answered_is_lost_in_long_runs(first: int) -> None:
     for seed in range(first, first + 200):
         simulate(seed, steps=4000)

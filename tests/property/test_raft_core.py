@@ -18,6 +18,6 @@ def test_a_group_keeps_its_promises(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 6000, 500))
-def test_a_group_keeps_its_promises_for_long(first: int) -> None:
+def test_a_group_keeps_its_promises_in_long_runs(first: int) -> None:
     for seed in range(first, first + 500):
         simulate(seed, steps=3000)

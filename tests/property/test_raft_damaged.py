@@ -30,7 +30,7 @@ def test_a_damaged_last_batch_forks_nothing(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1400, 100))
-def test_a_damaged_last_batch_forks_nothing_for_long(first: int) -> None:
+def test_a_damaged_last_batch_forks_nothing_in_long_runs(first: int) -> None:
     for seed in range(first, first + 100):
         simulate(seed, steps=2500)
 
@@ -49,7 +49,9 @@ def test_a_member_that_votes_in_doubt_loses_what_was_acknowledged(
         one_of(18)
 
 
-def test_a_member_that_only_forgets_stops_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_does_not_vote_after_losing_entries_stops_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its leader counts on entries that it has not: such members stop."""
     monkeypatch.setattr(RaftManifest, "doubt", lambda *_: None)
     with pytest.raises(AssertionError, match="no progress"):

@@ -1,6 +1,6 @@
-"""A group goes on whatever its operators ask for, for every seed; see `raft_operators.py`.
+"""A group continues whatever its operators ask for, for every seed; see `raft_operators.py`.
 
-The simulator must be able to fail: rules that were in force before are put back, and found out.
+The simulator must be able to fail: rules that were in force before are restored, and found out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.property.raft_operators import simulate
 
 
 @pytest.mark.parametrize("first", range(0, 60, 30))
-def test_a_group_goes_on_whatever_its_operators_ask_for(first: int) -> None:
+def test_a_group_survives_whatever_its_operators_request(first: int) -> None:
     worlds = [simulate(seed, steps=1200) for seed in range(first, first + 30)]
     # A world where nothing happens proves nothing.
     assert sum(world.accepted for world in worlds) > 300
@@ -25,7 +25,7 @@ def test_a_group_goes_on_whatever_its_operators_ask_for(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 5000, 500))
-def test_a_group_goes_on_for_long(first: int) -> None:
+def test_a_group_survives_its_operators_in_long_runs(first: int) -> None:
     for seed in range(first, first + 500):
         simulate(seed, steps=3000)
 
@@ -62,14 +62,14 @@ def simulate_some(seeds: int) -> None:
         simulate(seed, steps=1200)
 
 
-def test_counting_who_ever_matched_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_members_that_ever_matched_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "prepared", who_ever_matched)
     monkeypatch.setattr(Leader, "_judge", judge_nothing)
     with pytest.raises(AssertionError, match="no progress"):
         simulate_some(20)
 
 
-def test_removing_without_a_look_at_the_others_is_found_out(
+def test_removing_without_a_check_of_the_quorum_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Leader, "_judge", judge_only_the_new)

@@ -22,7 +22,7 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.fs import FileSystem, MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import HISTORY
 from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
@@ -146,7 +146,7 @@ class Life:
             assert outcome.failure is None
             compactor.done(outcome)
         else:
-            compactor.ask()
+            compactor.request_drop()
             if self.rng.random() < 0.6 or compactor.observe().reached:
                 compactor.request(RunWanted())
             job = compactor.next_job()
@@ -183,7 +183,7 @@ class Life:
         storage.log.snapshot(LiveState(index, live), term)
         storage.snapshots.remove_older(stored)
         storage.stored = stored
-        self.compactors[group].ask()
+        self.compactors[group].request_drop()
 
     def install(self, group: str) -> None:
         """Another member's log is the same up to what was applied, and then goes its own way."""
@@ -296,7 +296,7 @@ def live_through(seed: int, lives: int = 4) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_what_was_acknowledged_stays(first: int) -> None:
+def test_acknowledged_entries_stay(first: int) -> None:
     for seed in range(first, first + 20):
         try:
             live_through(seed)

@@ -22,7 +22,7 @@ def test_a_disk_that_was_replaced_forks_nothing(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 2000, 100))
-def test_a_disk_that_was_replaced_forks_nothing_for_long(first: int) -> None:
+def test_a_disk_that_was_replaced_forks_nothing_in_long_runs(first: int) -> None:
     for seed in range(first, first + 100):
         simulate(seed, steps=3000)
 

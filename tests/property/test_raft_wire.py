@@ -78,7 +78,7 @@ def received(frame: memoryview) -> list[tuple[str, Any]]:
 
 
 @given(st.lists(st.tuples(GROUPS, MESSAGES), max_size=6))
-def test_what_is_sent_is_what_is_received(sent: list[tuple[str, Any]]) -> None:
+def test_sent_messages_are_received_unchanged(sent: list[tuple[str, Any]]) -> None:
     frame = encode_frame(sent)
     assert frame_bytes(memoryview(frame), 2**20) == len(frame)
     assert received(memoryview(frame)) == sent
@@ -89,7 +89,7 @@ def test_what_is_sent_is_what_is_received(sent: list[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_each_kind_comes_through(kind: type, data: st.DataObject) -> None:
+def test_each_kind_of_message_is_decoded(kind: type, data: st.DataObject) -> None:
     message = data.draw(of(kind))
     frame = encode_frame([("orders", message)])
     assert received(memoryview(frame)) == [("orders", message)]
@@ -128,7 +128,7 @@ def with_right_checksum(body: bytes) -> memoryview:
 @given(st.binary(max_size=200))
 @example(bytes((4, 0)) + bytes(32) + b"\xff\xff\xff\xff")
 @example(bytes((13, 0)) + bytes(24) + b"\x02\0\0\0[]")
-def test_bytes_of_anybody_are_messages_or_a_protocol_error(body: bytes) -> None:
+def test_any_bytes_are_messages_or_a_protocol_error(body: bytes) -> None:
     with suppress(ProtocolError):
         decode_frame(with_right_checksum(body), "n1", "n2")
 
@@ -169,7 +169,7 @@ def test_a_claimed_count_of_entries_allocates_nothing() -> None:
         decode_frame(with_right_checksum(bytes(body)), "n1", "n2")
 
 
-def test_nobody_can_speak_in_the_name_of_another() -> None:
+def test_no_node_can_send_in_the_name_of_another() -> None:
     frame = encode_frame([("g", Heartbeat("n9", "n8", 3, 4, 5))])
     assert decode_frame(memoryview(frame), "n1", "n2") == [("g", Heartbeat("n1", "n2", 3, 4, 5))]
 

@@ -125,7 +125,7 @@ def some_of(data: st.DataObject, slots: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @given(batches(), st.data())
-def test_a_batch_can_be_made_smaller_again_and_again(batch: Batch, data: st.DataObject) -> None:
+def test_a_batch_can_be_shrunk_repeatedly(batch: Batch, data: st.DataObject) -> None:
     original = messages(batch.body)
     assert tuple(message.id.batch_index for message in original) == batch.present
     body, left, shrunk = batch.body, batch.present, False
@@ -168,7 +168,7 @@ def as_client(sent: WireBatch) -> list[tuple[int, bytes]]:
 
 
 @given(batches(), st.data())
-def test_what_goes_out_is_what_is_live_and_remains(batch: Batch, data: st.DataObject) -> None:
+def test_live_and_unacknowledged_messages_are_sent(batch: Batch, data: st.DataObject) -> None:
     left = some_of(data, batch.present)
     entry = LogEntry(POSITION, 1000, batch.body, tag=batch.slots, live=mask_of(left))
     if data.draw(st.booleans()):

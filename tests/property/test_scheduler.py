@@ -5,15 +5,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.compaction.scheduling.schedule import (
+from lithify.compaction.scheduling.run_order import (
     BACKOFF_MS_MAX,
     CompactNow,
-    Observation,
     Result,
     Schedule,
-    Trigger,
     Wait,
 )
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 
 PERIOD_MS = 10_000
 IDLE = Observation(period_ms=PERIOD_MS)
@@ -37,7 +36,7 @@ HOT = st.sampled_from(
     idle=st.integers(1, 6),
     run_ms=st.lists(st.integers(100, 2_000), min_size=1, max_size=20),
 )
-def test_idle_logs_are_visited_within_a_period_and_one_round(
+def test_idle_logs_run_within_a_period_and_one_round(
     hot: list[Observation], asked: bool, idle: int, run_ms: list[int]
 ) -> None:
     scheduler = Schedule()
@@ -52,7 +51,7 @@ def test_idle_logs_are_visited_within_a_period_and_one_round(
     while now_ms < 4 * bound_ms:
         for number, observation in enumerate(hot):
             scheduler.observe(f"hot-{number}", observation, now_ms)
-            if asked and scheduler.calls(f"hot-{number}", now_ms) is not Trigger.ADMIN:
+            if asked and scheduler.due_trigger(f"hot-{number}", now_ms) is not Trigger.ADMIN:
                 scheduler.request(f"hot-{number}", now_ms)
         for number in range(idle):
             scheduler.observe(f"idle-{number}", IDLE, now_ms)
@@ -105,7 +104,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_whatever_happens_one_log_runs_per_disk_and_the_queue_never_stalls(
+def test_one_log_runs_per_disk_and_the_queue_never_stalls(
     steps: list[tuple[str, int, int]],
 ) -> None:
     scheduler = Schedule()

@@ -62,7 +62,7 @@ def test_slots_are_dealt_out_as_in_a_row(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_ranges_that_are_asked_for(seed: int) -> None:
+def test_requested_ranges(seed: int) -> None:
     rng, slots = random.Random(seed), KeySharedSlots[str]()
     taken: dict[int, str] = {}
     for number in range(300):

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.clock import ManualClock
-from lithify.compaction.limits.budget import SLEEP_S_MIN, TokenBucket
+from lithify.compaction.limits.token_bucket import SLEEP_S_MIN, TokenBucket
 
 RATES = st.integers(1, 10_000_000)
 PAUSES_S = st.floats(0, 5)
@@ -42,7 +42,7 @@ def test_no_window_passes_more_than_its_rate_and_a_burst(
 
 @settings(deadline=None)
 @given(rate=RATES, sizes=st.lists(st.integers(0, 1_000_000), min_size=1, max_size=20))
-def test_nobody_waits_longer_than_the_rate_demands(rate: int, sizes: list[int]) -> None:
+def test_no_taker_waits_longer_than_the_rate_demands(rate: int, sizes: list[int]) -> None:
     clock = ManualClock(start_ms=0)
     bucket = TokenBucket(rate, clock, burst_bytes=1)
     sizes = [min(size, rate * 10) for size in sizes]

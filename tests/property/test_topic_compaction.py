@@ -37,7 +37,7 @@ SETTINGS = st.builds(
 OFTEN = ["send"] * 4 + ["roll", "run"] * 2
 SELDOM = ["wait", "wait a day", "trim", "reopen", "pin", "unpin", "lose index"]
 LOSING = {"trim", "wait a day"}
-"""Steps after which the log does not say any more what the runs knew."""
+"""Steps after which the log does not say what the runs knew."""
 STEPS = st.lists(st.sampled_from(OFTEN + SELDOM), max_size=14)
 RANDOM = st.randoms(use_true_random=False)
 
@@ -113,7 +113,7 @@ def test_the_view_is_what_a_naive_replay_keeps(
 
 
 @given(RANDOM, st.lists(SETTINGS, min_size=2, max_size=4), STEPS)
-def test_settings_that_change_bring_nothing_back(
+def test_changed_settings_revive_nothing(
     rng: random.Random, some: list[TopicCompactionSettings], steps: list[str]
 ) -> None:
     life = Steps(rng, some[0])

@@ -14,7 +14,7 @@ LEDGER = 5
 
 
 def receive(case: Case, count: int, how: str, with_indexes: bool) -> None:
-    """Receive so many, say what they are, and acknowledge in some way."""
+    """Receive this many, say what they are, and acknowledge in some way."""
     consumer = case.earliest(is_read_compacted=True, batch_index_ack_enabled=with_indexes)
     messages = [consumer.receive(RECEIVE_MS) for _ in range(count)]
     say("received", json.dumps([described(message) for message in messages]))

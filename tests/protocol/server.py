@@ -1,7 +1,7 @@
 """A broker in a process of its own: `server.py DIRECTORY PORT [SETTINGS]`, the last as JSON.
 
 Prints `listening` once it does. Logs go to standard error. With `drops` among the settings it hangs
-up so many times, each time on any of its connections; with `http` it can be asked at `http_port`,
+up this many times, each time on any of its connections; with `http` it can be asked at `http_port`,
 and compacts a topic on `POST /compact/TOPIC`, answered when it is done.
 """
 
@@ -12,7 +12,7 @@ import json
 import random
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -22,9 +22,12 @@ from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.connection_limits import ConnectionLimits
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.settings import LogSettings
 from lithify.topics.topics import Topics, TopicSettings
+
+if TYPE_CHECKING:
+    from lithify.pulsar.connection import ClientConnection
 
 DROP_SECONDS = 0.1
 TASKS: set[asyncio.Task[None]] = set()

@@ -130,7 +130,7 @@ def test_a_topic_that_ends_in_tombstones(case: Case, batched: bool) -> None:
 
 
 @in_client
-def test_above_the_horizon_everything_comes(case: Case) -> None:
+def test_everything_above_the_horizon_is_read(case: Case) -> None:
     send(case, rounds(0, 1))
     compact(case)
     send(case, rounds(2, 3))
@@ -156,7 +156,7 @@ def test_a_reader_that_was_there_before_a_run_sees_the_deletes_above_its_positio
 
 @pytest.mark.parametrize("batched", [False, True])
 @in_client
-def test_from_every_id_also_one_that_is_gone(case: Case, batched: bool) -> None:
+def test_reading_from_every_id_including_dropped_ones(case: Case, batched: bool) -> None:
     gone = send(case, rounds(0), batching_enabled=batched)
     kept = send(case, rounds(1), batching_enabled=batched)
     compact(case)
@@ -274,7 +274,7 @@ def test_a_durable_consumer_gets_to_the_end(
 
 
 @in_client
-def test_a_batch_at_the_end_that_cannot_be_acknowledged_comes_to_the_next_consumer(
+def test_an_unacknowledgeable_batch_at_the_end_is_sent_to_the_next_consumer(
     case: Case,
 ) -> None:
     send(case, [*rounds(0, keys=4), ("k0", b"")], batching_enabled=True)
@@ -290,7 +290,7 @@ def test_a_batch_at_the_end_that_cannot_be_acknowledged_comes_to_the_next_consum
 
 
 @in_client
-def test_what_was_acknowledged_by_index_does_not_come_again(case: Case) -> None:
+def test_messages_acknowledged_by_index_are_not_redelivered(case: Case) -> None:
     send(case, rounds(0), batching_enabled=True)
     send(case, rounds(1, keys=4))
     compact(case)
@@ -326,7 +326,7 @@ def test_a_durable_consumer_that_seeks_into_a_batch(case: Case, by_index: bool) 
 
 
 @in_client
-def test_a_durable_subscription_begins_where_it_is_told(case: Case) -> None:
+def test_a_durable_subscription_starts_at_the_given_position(case: Case) -> None:
     send(case, rounds(0, 1))
     compact(case)
     latest = case.client.subscribe(case.topic, "latest", is_read_compacted=True)
@@ -340,7 +340,7 @@ def test_a_durable_subscription_begins_where_it_is_told(case: Case) -> None:
 
 @in_client
 def test_a_queue_smaller_than_the_batches(case: Case) -> None:
-    """Permits are given back for what is masked: nothing stands still."""
+    """Permits are released for what is masked: nothing stands still."""
     for number in range(20):
         send(case, rounds(number, keys=100 - number), batching_enabled=True)
     compact(case)
@@ -403,7 +403,7 @@ def look_again(case: Case) -> None:
     assert table(case) == newest([*rounds(0, 1, 2)[:25], ("k9", b""), ("k0", b"7:0")])
 
 
-def test_a_killed_broker_goes_on_where_it_was(own_broker: Callable[..., Server]) -> None:
+def test_a_killed_broker_resumes_where_it_was(own_broker: Callable[..., Server]) -> None:
     server = own_broker(http=True)
     for part in (fill, look, look_again, look_again):
         server.run_case(part)

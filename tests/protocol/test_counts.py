@@ -66,7 +66,7 @@ class Pair:
         return next(self.producer.frames())
 
     def sends(self, count: int) -> None:
-        """So many messages must come."""
+        """This many messages must come."""
         for _ in range(count):
             assert self.send(b"x").type == Type.SEND_RECEIPT
             self.consumer.expect(Type.MESSAGE)
@@ -88,9 +88,7 @@ def test_the_count_of_the_command_costs_no_permits(pair: Pair, count: int) -> No
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_batch_that_cannot_have_so_many_is_refused_and_costs_nothing(
-    pair: Pair, claim: str
-) -> None:
+def test_a_batch_with_an_impossible_count_is_refused_at_no_cost(pair: Pair, claim: str) -> None:
     answer = pair.send(PAYLOAD, **CLAIMS[claim])
     assert answer.type == Type.SEND_ERROR
     assert answer.send_error.sequence_id == 1
@@ -100,7 +98,7 @@ def test_a_batch_that_cannot_have_so_many_is_refused_and_costs_nothing(
     pair.sends(10)
 
 
-def test_batches_that_may_have_so_many_are_taken(pair: Pair) -> None:
+def test_batches_with_a_possible_count_are_accepted(pair: Pair) -> None:
     for fields in (
         {"num_messages_in_batch": 16, "encryption_keys": KEYS},
         {"num_messages_in_batch": 17, "compression": LZ4, "uncompressed_size": 102},
@@ -168,7 +166,7 @@ def test_ids_at_the_end_of_their_range_are_ids(broker: Server, number: int) -> N
             small.expect(Type.MESSAGE)
 
 
-def test_a_batch_of_as_many_as_it_says_is_delivered(pair: Pair) -> None:
+def test_a_batch_with_the_right_count_is_delivered(pair: Pair) -> None:
     body = batch(*(message(f"k{n}") for n in range(8)))
     command = wire.BaseCommand(type=Type.SEND)
     command.send.producer_id, command.send.sequence_id = 1, 1

@@ -44,7 +44,7 @@ def send_twice(case: Case) -> None:
             producer.flush()
         assert producer.last_sequence_id() == 10
         producer.close()
-        # The next one with the same name goes on where it ended.
+        # The next one with the same name continues where it ended.
         producer = case.client.create_producer(topic, producer_name="ann")
         assert producer.last_sequence_id() == 10
         producer.send(b"11")
@@ -52,7 +52,7 @@ def send_twice(case: Case) -> None:
         assert read_all(case, topic) == [b"%d" % number for number in range(1, 12)]
 
 
-def test_what_is_sent_again_is_not_there_twice(deduplicating: Server) -> None:
+def test_a_resent_message_is_stored_once(deduplicating: Server) -> None:
     deduplicating.run_case(send_twice)
 
 
@@ -143,7 +143,7 @@ def join(client: RawClient, epoch: int) -> int:
 
 
 def receipts(client: RawClient, count: int) -> list[tuple[int, bool]]:
-    """(sequence id, is it a duplicate) of the next so many receipts."""
+    """(sequence id, is it a duplicate) of the next receipts."""
     found = []
     for _ in range(count):
         receipt = client.expect(Type.SEND_RECEIPT).send_receipt
@@ -164,7 +164,7 @@ def test_receipts_of_duplicates_come_in_order_and_name_no_place(deduplicating: S
         assert join(client, 1) == 3
 
 
-def test_after_a_refused_message_nothing_later_is_taken_before_it(deduplicating: Server) -> None:
+def test_after_a_refused_message_no_later_one_is_accepted_before_it(deduplicating: Server) -> None:
     with RawClient(deduplicating.port) as client:
         join(client, 0)
         bad = bytearray(send_frame(1, b"value"))

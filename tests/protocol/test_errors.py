@@ -23,7 +23,7 @@ def raises_at_once(kind: type[Exception], call: Callable[..., object], *values: 
 
 
 @in_client
-def test_topic_names_that_are_none(case: Case) -> None:
+def test_invalid_topic_names(case: Case) -> None:
     for name in (
         "persistent://public/default/../x",
         "persistent://public/default/a/../b",

@@ -1,4 +1,4 @@
-"""Bytes that no client sends: the connection is closed with a reason, the broker goes on."""
+"""Bytes that no client sends: the connection is closed with a reason, the broker continues."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_commands_cut_and_changed(broker: Server, data: st.DataObject) -> None:
     ids=["4 GiB", "2 GiB", "nothing", "reaches past", "above limit", "HTTP", "TLS"],
 )
 @pytest.mark.parametrize("introduced", [False, True])
-def test_lengths_that_cannot_be(broker: Server, data: bytes, introduced: bool) -> None:
+def test_invalid_lengths(broker: Server, data: bytes, introduced: bool) -> None:
     before = reasons(broker)
     with RawClient(broker.port, connect=introduced) as client:
         client.send(data)
@@ -114,7 +114,7 @@ def test_lengths_that_cannot_be(broker: Server, data: bytes, introduced: bool) -
     unharmed(broker)
 
 
-def test_what_came_before_is_answered(broker: Server) -> None:
+def test_commands_before_the_invalid_one_are_answered(broker: Server) -> None:
     ping = command(Type.PING, "ping")
     with RawClient(broker.port) as client:
         client.send(ping + ping + b"\xff\xff\xff\xff")
@@ -171,7 +171,7 @@ def test_consumers_that_never_joined(broker: Server) -> None:
         client.ping()
 
 
-def test_acknowledging_what_is_not_there(broker: Server) -> None:
+def test_acknowledging_missing_messages(broker: Server) -> None:
     """Neither the future nor nonsense moves a cursor."""
     with RawClient(broker.port) as client:
         client.producer("future")

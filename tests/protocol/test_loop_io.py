@@ -363,7 +363,7 @@ def two_topics(tmp_path: Path, disk: WatchedDisk) -> Iterator[NodeInThread]:
     [dispatch, seek_by_time, unsubscribe, partial_ack, last_message, subscribe_compacted],
     ids=lambda each: each.__name__,
 )
-def test_while_the_disk_of_one_topic_stands_still_others_are_served(
+def test_while_the_disk_of_one_topic_hangs_others_are_served(
     two_topics: NodeInThread, disk: WatchedDisk, ask: Callable[[Telling], Callable[[], object]]
 ) -> None:
     port = two_topics.pulsar_port

@@ -18,9 +18,9 @@ import pytest
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from tests.patience import PROCESS_S_MAX
-from tests.protocol.crowd import CONNECT, Crowd
+from tests.protocol.many_real_clients import take_part
+from tests.protocol.many_scripted_clients import CONNECT, Crowd
 from tests.protocol.raw import RawClient
-from tests.protocol.real_crowd import take_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +51,7 @@ def own_memory_bytes(broker: Server) -> int:
 
 
 def files_fall_to(broker: Server, limit: int) -> bool:
-    """Has it closed what it had open, but for so many? It may need a moment to get round to it."""
+    """Wait until the broker has at most `limit` open files; False if it keeps more."""
     for _ in range(1000):
         if broker.open_files <= limit:
             return True
@@ -140,7 +140,7 @@ def assert_in_order(values: Iterable[str]) -> None:
 
 
 class RealCrowd:
-    """As many real clients, in a few processes; see `real_crowd.py`."""
+    """As many real clients, in a few processes; see `many_real_clients.py`."""
 
     def __init__(self, broker: Server) -> None:
         self._broker = broker
@@ -275,7 +275,7 @@ def test_idle_connections(files_allowed: int, own_broker: Callable[..., Server])
         idle_crowd(broker, min(batch, left))
         left -= batch
     once = own_memory_bytes(broker)
-    # Not all is given back to the system, but it is used again.
+    # Not all is released to the system, but it is used again.
     assert once - before < 200 * MIB
     assert files_fall_to(broker, files)
     idle_crowd(broker, min(batch, IDLE // 4))
@@ -285,7 +285,7 @@ def test_idle_connections(files_allowed: int, own_broker: Callable[..., Server])
 
 
 def idle_crowd(broker: Server, count: int) -> None:
-    """Open so many connections, see that the broker answers, close them."""
+    """Open this many connections, see that the broker answers, close them."""
     hello = encode_command(CONNECT)
     sockets = []
     try:

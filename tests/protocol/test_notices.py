@@ -21,7 +21,7 @@ def notice(client: RawClient) -> tuple[int, bool]:
     return change.consumer_id, change.is_active
 
 
-def test_failover_consumers_are_told_who_is_active(broker: Server) -> None:
+def test_failover_consumers_are_notified_which_one_is_active(broker: Server) -> None:
     with RawClient(broker.port) as first, RawClient(broker.port) as second:
         first.subscribe("notices", kind=FAILOVER, consumer_id=1)
         assert notice(first) == (1, True)
@@ -37,7 +37,7 @@ def test_failover_consumers_are_told_who_is_active(broker: Server) -> None:
 
 
 @pytest.mark.slow
-def test_silent_peers_are_asked_and_then_left(broker: Server) -> None:
+def test_silent_peers_are_pinged_and_then_disconnected(broker: Server) -> None:
     with RawClient(broker.port) as quiet, RawClient(broker.port, connect=False) as unknown:
         for client in (quiet, unknown):
             client._socket.settimeout(80)

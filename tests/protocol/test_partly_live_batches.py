@@ -93,7 +93,7 @@ def test_masked_batches_and_cumulative_acknowledgements(brokers: list[Scripted])
     assert outcome(broker, brokers, 4, "last of the batch")[1] == [("Cumulative", 0, None)]
 
 
-def test_dead_slots_at_the_end_must_be_cut_off_for_those(brokers: list[Scripted]) -> None:
+def test_dead_slots_at_the_end_must_be_cut_off_for_old_clients(brokers: list[Scripted]) -> None:
     live = (1, 3)
     broker = serve(live, BatchForm.STORED, stored_whole=True)
     assert outcome(broker, brokers, 3, "last of the batch")[1] == [("Cumulative", -1, None)]

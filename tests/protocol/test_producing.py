@@ -180,7 +180,7 @@ def test_waiting_for_the_topic(case: Case) -> None:
 
 
 @in_client
-def test_fencing_puts_the_others_out(case: Case) -> None:
+def test_fencing_disconnects_other_producers(case: Case) -> None:
     mode = pulsar.ProducerAccessMode
     old = case.client.create_producer(
         case.topic, access_mode=mode.Exclusive, send_timeout_millis=2000

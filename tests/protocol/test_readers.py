@@ -31,7 +31,7 @@ def read_all(reader: Any) -> list[bytes]:
 
 
 @in_client
-def test_from_every_start(case: Case) -> None:
+def test_every_start_position(case: Case) -> None:
     for batched in (False, True):
         topic = f"{case.topic}{batched}"
         ids = case.fill(
@@ -150,7 +150,7 @@ def test_partitions_of_every_subscription_type(case: Case) -> None:
         consumer.unsubscribe()
 
 
-def test_a_reader_begins_so_many_seconds_ago(broker: Server) -> None:
+def test_a_reader_starts_at_a_time_in_the_past(broker: Server) -> None:
     topic = "rolled-back"
     now_ms = time.time_ns() // 10**6
     with RawClient(broker.port) as client:

@@ -20,7 +20,7 @@ from tests.protocol.harness import (
 
 
 @in_client
-def test_refused_messages_come_again_and_are_counted(case: Case) -> None:
+def test_negatively_acknowledged_messages_are_redelivered_and_counted(case: Case) -> None:
     case.fill(5)
     consumer = case.earliest(
         consumer_type=pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
@@ -117,7 +117,7 @@ def test_seeking_by_id_and_time(case: Case) -> None:
 
 
 @in_client
-def test_a_seek_is_remembered(case: Case) -> None:
+def test_a_seek_survives_a_reconnect(case: Case) -> None:
     case.fill(10)
     consumer = case.earliest()
     receive_all(consumer, 10)

@@ -1,4 +1,4 @@
-"""The broker is killed and started again while the real client goes on."""
+"""The broker is killed and started again while the real client continues."""
 
 from __future__ import annotations
 
@@ -172,5 +172,5 @@ def test_killed_while_producing_and_consuming(own_broker: Callable[..., Server])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batched", [False, True])
-def test_killed_again_and_again(own_broker: Callable[..., Server], batched: bool) -> None:
+def test_killed_repeatedly(own_broker: Callable[..., Server], batched: bool) -> None:
     under_fire(own_broker(segment_bytes_max=200_000, http=True), 8, batched=batched)

@@ -1,14 +1,14 @@
-"""The exact place where consumers go on after kill -9, told by receipts of acknowledgements.
+"""The exact position where consumers resume after kill -9, known by receipts of acknowledgements.
 
-The real client sends while the broker is killed again and again. It asks for no receipts, so two
-consumers made by hand take what it sends: one acknowledges up to a message, the other one here and
-there, also single messages of batches. Neither waits for the receipts, so each life of the broker
-ends with some acknowledgements under way. Afterwards the lives are gone through in order. In each:
+The real client sends while the broker is killed repeatedly. It requests no receipts, so two
+scripted consumers receive what it sends: one acknowledges cumulatively, the other one individually,
+also single messages of batches. Neither waits for the receipts, so each broker process ends with
+some acknowledgements in flight. Afterwards the processes are checked in order. In each:
 
-1. What comes is in order, and no message comes twice.
-2. Nothing comes whose acknowledgement had its receipt in an earlier life.
-3. Everything else comes, but for what was under way when the broker died. If that does not come it
-   was acknowledged, and must stay away from then on.
+1. Messages are in order, and none is delivered twice.
+2. No message is delivered whose acknowledgement had its receipt in an earlier process.
+3. All others are delivered, except those in flight when the broker died. One of these that is not
+   delivered was acknowledged, and must not be delivered later.
 4. Mark-delete is where the subscription begins: at the entry before the first that comes.
 """
 
@@ -37,7 +37,7 @@ TOPIC = "under-fire"
 PERMITS = 200
 BATCH = 10
 CONFIRMED_MIN = 300
-"""So many acknowledgements have their receipts when the broker is killed."""
+"""This many acknowledgements have their receipts when the broker is killed."""
 CONFIRM_SECONDS_MAX = 60
 
 Place = tuple[int, int, int]
@@ -278,7 +278,7 @@ def under_fire(broker: Server, kills: int) -> None:
     for taker in takers:
         taker.take_the_rest(broker.port, last)
         taker.check(sorted(found))
-    # Some acknowledgements were under way when the broker died, or this would prove little.
+    # Some acknowledgements were in flight when the broker died, or this would prove little.
     assert any(life.under_way for taker in takers for life in taker.lives)
     broker.kill()
     broker.start()
@@ -291,10 +291,10 @@ def under_fire(broker: Server, kills: int) -> None:
     print("sent", sent, "lives", [len(life.came) for taker in takers for life in taker.lives])
 
 
-def test_consumers_go_on_where_their_receipts_say(own_broker: Callable[..., Server]) -> None:
+def test_consumers_resume_where_their_receipts_say(own_broker: Callable[..., Server]) -> None:
     under_fire(own_broker(segment_bytes_max=50_000), 3)
 
 
 @pytest.mark.slow
-def test_consumers_go_on_through_many_lives(own_broker: Callable[..., Server]) -> None:
+def test_consumers_resume_after_many_restarts(own_broker: Callable[..., Server]) -> None:
     under_fire(own_broker(segment_bytes_max=50_000), 20)

@@ -59,7 +59,7 @@ class Retrying:
 
 
 @in_client
-def test_messages_are_tried_again_later_and_then_given_up(case: Case) -> None:
+def test_messages_are_retried_later_and_then_go_to_the_dead_letter_topic(case: Case) -> None:
     """One is handled at once, one the third time it comes, one never."""
     delay_ms = 300
     retrying = Retrying(case, case.topic, delay_ms)
@@ -119,7 +119,7 @@ def put_off(case: Case) -> None:
 def take_up(case: Case, due_ms: int) -> None:
     retrying = Retrying(case, "killed", PUT_OFF_MS)
     message = retrying.consumer.receive(RECEIVE_MS)
-    # The delay began a little after the other process looked at its clock.
+    # The delay began a little after the other process checked its clock.
     assert time.time() * 1000 >= due_ms
     assert message.properties()["RECONSUMETIMES"] == "1"
     assert message.topic_name().endswith("-s-RETRY")
@@ -127,7 +127,7 @@ def take_up(case: Case, due_ms: int) -> None:
     assert nothing_comes(retrying.consumer)
 
 
-def test_what_was_put_off_outlives_kill_9(own_broker: Callable[..., Server]) -> None:
+def test_delayed_messages_survive_kill_9(own_broker: Callable[..., Server]) -> None:
     broker = own_broker()
     due_ms = int(broker.run_case(put_off).split("due ")[-1])
     broker.kill()

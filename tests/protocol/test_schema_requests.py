@@ -87,7 +87,7 @@ def test_a_new_schema_is_the_next_version_and_a_known_one_keeps_its_own(asker: A
     assert asker.created("versions", SPACED) == version(0)
 
 
-def test_the_newest_comes_unless_another_is_asked_for(asker: Asker) -> None:
+def test_the_newest_version_is_returned_by_default(asker: Asker) -> None:
     asker.get_or_create("which", avro(ORDER, properties=[{"key": "made", "value": "here"}]))
     asker.created("which", WIDER)
     newest = asker.get("which")
@@ -101,7 +101,7 @@ def test_the_newest_comes_unless_another_is_asked_for(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("which", [version(7), version(2**64 - 1), b"\0", b"\0" * 9])
-def test_a_version_that_there_is_not(asker: Asker, which: bytes) -> None:
+def test_a_missing_version(asker: Asker, which: bytes) -> None:
     asker.created("no-such", ORDER)
     reply = asker.get("no-such", which)
     assert reply.error_code == Error.TopicNotFound
@@ -113,7 +113,7 @@ def test_a_topic_without_a_schema(asker: Asker) -> None:
     assert asker.get("plain").error_code == Error.TopicNotFound
 
 
-def test_asking_makes_no_topic(asker: Asker) -> None:
+def test_requesting_a_schema_creates_no_topic(asker: Asker) -> None:
     assert asker.get("not-there").error_code == Error.TopicNotFound
     command = wire.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE)
     command.getTopicsOfNamespace.namespace = "public/default"
@@ -123,13 +123,13 @@ def test_asking_makes_no_topic(asker: Asker) -> None:
     assert not [name for name in topics.topics if name.endswith("/not-there")]
 
 
-def test_names_that_are_none(asker: Asker) -> None:
+def test_invalid_names(asker: Asker) -> None:
     for name in ("persistent://public/default/../x", "a/b", ""):
         assert asker.get(name).error_code == Error.NotAllowedError
         assert asker.refused(name, avro(ORDER))[0] == Error.NotAllowedError
 
 
-def test_what_could_not_read_the_topic_is_refused(asker: Asker) -> None:
+def test_a_schema_that_cannot_read_the_topic_is_refused(asker: Asker) -> None:
     asker.created("refusing", ORDER)
     for schema in (
         avro(OTHER),
@@ -157,14 +157,14 @@ def test_no_schema_has_no_version(asker: Asker) -> None:
     assert asker.get("none").error_code == Error.TopicNotFound
 
 
-def test_partitions_ask_for_the_schema_of_their_topic(asker: Asker) -> None:
+def test_partitions_use_the_schema_of_their_topic(asker: Asker) -> None:
     parent = "parted-schemas"
     assert asker.created(f"{parent}-partition-1", ORDER) == version(0)
     assert asker.get(f"{parent}-partition-2").schema.schema_data == ORDER
     assert asker.get(parent).schema.schema_data == ORDER
 
 
-def test_where_topics_are_not_made_by_asking(own_broker: Callable[..., Server]) -> None:
+def test_schemas_without_automatic_creation_of_topics(own_broker: Callable[..., Server]) -> None:
     broker = own_broker(auto_create=False, topics={"made": 0})
     with Asker(broker.port) as asker:
         assert asker.created("made", ORDER) == version(0)

@@ -45,7 +45,7 @@ def test_bytes_and_strings(case: Case) -> None:
 
 
 @in_client
-def test_json_and_avro_records_come_back_as_they_were(case: Case) -> None:
+def test_json_and_avro_records_are_decoded_as_sent(case: Case) -> None:
     from pulsar import schema  # noqa: PLC0415
 
     Order = order()
@@ -79,7 +79,7 @@ def test_a_record_grows_by_fields_with_defaults(case: Case) -> None:
 
 
 @in_client
-def test_what_could_not_read_the_topic_is_refused_at_once(case: Case) -> None:
+def test_a_consumer_whose_schema_cannot_read_the_topic_is_refused_at_once(case: Case) -> None:
     from pulsar import schema  # noqa: PLC0415
 
     Order = order()
@@ -90,13 +90,13 @@ def test_what_could_not_read_the_topic_is_refused_at_once(case: Case) -> None:
         for other in (kind(Wider), schema.StringSchema()):
             assert refused(case.client.create_producer, topic, schema=other)
             assert refused(case.earliest, topic=topic, schema=other)
-        # The topic goes on as before.
+        # The topic continues as before.
         producer.send(Order(id="a", amount=1))
         assert case.earliest(topic=topic, schema=kind(Order)).receive(RECEIVE_MS).value().id == "a"
 
 
 @in_client
-def test_who_brings_no_schema_is_not_asked_for_one(case: Case) -> None:
+def test_a_client_without_a_schema_is_accepted(case: Case) -> None:
     from pulsar import schema  # noqa: PLC0415
 
     texts = case.client.create_producer(case.topic, schema=schema.StringSchema())

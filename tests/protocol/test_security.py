@@ -33,7 +33,7 @@ from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.node.security import SecuritySettings, make_access, make_tls
 from lithify.pulsar.broker import Broker
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
@@ -46,6 +46,8 @@ from tests.protocol.raw import RawClient, Type
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from lithify.pulsar.connection import ClientConnection
+
 CLIENT = Path(__file__).with_name("secure_client.py")
 SECRET = b"a secret of more than thirty-two bytes"
 AT_ONCE_S = 60.0
@@ -57,7 +59,7 @@ REFUSED_LATER = {"Timeout", "AuthorizationError", "AlreadyClosed"}
 """What the client makes of a producer or consumer that it is refused when it connects again."""
 
 ORDERS = "persistent://shop/eu/orders"
-ELSEWHERE = "persistent://public/default/orders"
+OTHER_NODE = "persistent://public/default/orders"
 
 
 class Client:
@@ -194,7 +196,7 @@ def security(tmp_path: Path) -> SecuritySettings:
     return SecuritySettings(token_secret_file=str(secret), superusers=("root",))
 
 
-def test_whoever_is_not_known_is_told_so_at_once(site: Site, security: SecuritySettings) -> None:
+def test_an_unknown_client_is_refused_at_once(site: Site, security: SecuritySettings) -> None:
     with site.open(security):
         for tokens in (
             (),
@@ -208,7 +210,7 @@ def test_whoever_is_not_known_is_told_so_at_once(site: Site, security: SecurityS
             assert client.does("pattern", ORDERS) == PATTERN_REFUSED, tokens
 
 
-def test_everybody_may_do_what_was_granted_and_no_more(
+def test_clients_may_do_what_was_granted_and_nothing_else(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -217,12 +219,12 @@ def test_everybody_may_do_what_was_granted_and_no_more(
         assert writer.does("produce", ORDERS) == "ok"
         assert writer.does("consume", ORDERS) == "AuthorizationError"
         assert writer.does("read", ORDERS) == "AuthorizationError"
-        assert writer.does("produce", ELSEWHERE) == "AuthorizationError"
+        assert writer.does("produce", OTHER_NODE) == "AuthorizationError"
         assert reader.does("consume", ORDERS) == "ok"
         assert reader.does("read", ORDERS) == "ok"
         assert reader.does("pattern", ORDERS) == "ok"
         assert reader.does("produce", ORDERS) == "AuthorizationError"
-        assert reader.does("pattern", ELSEWHERE) == PATTERN_REFUSED
+        assert reader.does("pattern", OTHER_NODE) == PATTERN_REFUSED
 
 
 def test_a_producer_that_creates_a_subscription_must_be_allowed_to_consume(
@@ -254,14 +256,14 @@ def test_admins_rule_their_tenant_and_superusers_all(
         stranger = site.client(site.token("stranger"))
         assert boss.does("produce", ORDERS) == "ok"
         assert boss.does("consume", ORDERS) == "ok"
-        assert boss.does("produce", ELSEWHERE) == "AuthorizationError"
+        assert boss.does("produce", OTHER_NODE) == "AuthorizationError"
         assert root.does("produce", ORDERS) == "ok"
-        assert root.does("produce", ELSEWHERE) == "ok"
+        assert root.does("produce", OTHER_NODE) == "ok"
         assert stranger.does("produce", ORDERS) == "AuthorizationError"
         assert stranger.does("consume", ORDERS) == "AuthorizationError"
 
 
-def test_a_client_with_a_new_token_goes_on_when_the_old_one_expires(
+def test_a_client_with_a_new_token_continues_when_the_old_one_expires(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -282,7 +284,7 @@ def test_a_client_without_a_new_token_is_refused_when_the_old_one_expires(
         assert client.does("consume", ORDERS) == "AuthenticationError"
 
 
-def test_who_is_refused_from_now_on_hears_nothing_more(
+def test_a_client_without_permission_receives_no_more_messages(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -306,7 +308,7 @@ def test_who_is_refused_from_now_on_hears_nothing_more(
         assert again.does("hear", ORDERS) == "ok", "what came meanwhile was not lost"
 
 
-def test_who_is_refused_from_now_on_writes_nothing_more(
+def test_a_client_without_permission_can_no_longer_write(
     site: Site, security: SecuritySettings
 ) -> None:
     with site.open(security):
@@ -341,7 +343,7 @@ def test_a_silent_client_loses_its_consumer_when_its_token_expires(
             assert not consumers
 
 
-def test_a_refresh_does_not_make_somebody_else(site: Site, security: SecuritySettings) -> None:
+def test_a_refreshed_token_must_have_the_same_role(site: Site, security: SecuritySettings) -> None:
     with site.open(security):
         client = site.client(site.token("reader", valid_s=60), site.token("boss"))
         assert client.does("produce", ORDERS) == "AuthorizationError"
@@ -372,7 +374,7 @@ def test_tls_and_tokens_of_a_key_pair_go_together(site: Site) -> None:
         assert bad.does("produce", ORDERS) == "AuthenticationError"
 
 
-def test_tls_below_1_2_is_not_spoken(site: Site) -> None:
+def test_tls_below_1_2_is_refused(site: Site) -> None:
     certificate, key = _self_signed(site.directory)
     security = SecuritySettings(tls_certificate_file=certificate, tls_key_file=key)
     context = make_tls(security)
@@ -380,7 +382,7 @@ def test_tls_below_1_2_is_not_spoken(site: Site) -> None:
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> None:
+def test_a_node_requires_tokens_over_tls_on_both_ports(tmp_path: Path) -> None:
     certificate, key = _self_signed(tmp_path)
     (tmp_path / "secret").write_bytes(SECRET)
     (tmp_path / "node.toml").write_text(
@@ -410,11 +412,11 @@ def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> 
             # The second one looks topics up over HTTP.
             client = Client(url, root, trusted=certificate)
             clients.append(client)
-            assert client.does("produce", ELSEWHERE) == "ok"
-            assert client.does("read", ELSEWHERE) == "ok"
+            assert client.does("produce", OTHER_NODE) == "ok"
+            assert client.does("read", OTHER_NODE) == "ok"
         stranger = Client(urls[0], trusted=certificate)
         clients.append(stranger)
-        assert stranger.does("produce", ELSEWHERE) == "AuthenticationError"
+        assert stranger.does("produce", OTHER_NODE) == "AuthenticationError"
         tenants = f"{urls[1]}/admin/v2/tenants"
         trust = ssl.create_default_context(cafile=certificate)
         assert httpx.get(tenants, verify=trust).status_code == 401
@@ -429,7 +431,7 @@ def test_a_whole_node_asks_for_tokens_over_tls_on_both_ports(tmp_path: Path) -> 
     assert node.returncode == 0
 
 
-def test_without_security_everybody_may_do_everything(site: Site) -> None:
+def test_without_security_everything_is_allowed(site: Site) -> None:
     with site.open(SecuritySettings()):
         for tokens in ((), ("no.to.ken",)):
             client = site.client(*tokens)

@@ -37,7 +37,7 @@ def test_earliest_and_latest(case: Case) -> None:
 
 
 @in_client
-def test_a_durable_subscription_goes_on_where_it_was(case: Case) -> None:
+def test_a_durable_subscription_resumes_where_it_was(case: Case) -> None:
     case.fill(10)
     first = case.earliest()
     assert receive_all(first, 4) == numbers(4)
@@ -47,7 +47,7 @@ def test_a_durable_subscription_goes_on_where_it_was(case: Case) -> None:
 
 
 @in_client
-def test_unsubscribing_forgets(case: Case) -> None:
+def test_unsubscribing_deletes_the_cursor(case: Case) -> None:
     case.fill(5)
     first = case.earliest()
     receive_all(first, 5)

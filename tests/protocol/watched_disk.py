@@ -6,7 +6,7 @@ allowed; it finds nothing cached while the disk is `cold`. Calls on paths that c
 can be held until they are released, which is the slowest disk there is.
 
 Not seen: faults of mapped memory, and what libraries in C do by themselves. Buffered writes
-(`pwrite`) are not looked at: the loop makes them, as it always did.
+(`pwrite`) are not checked: the loop makes them, as it always did.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lithify.topics.compaction.shrink_batches import TopicRewriting
 
 if TYPE_CHECKING:
-    from lithify.log.deadset.dead_set import Parts
+    from lithify.log.dead_set.dead_set import Parts
     from lithify.log.segments.scan import Frames
 
 __all__ = ["DyingRewriting", "parent_of"]

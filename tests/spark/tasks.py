@@ -1,4 +1,4 @@
-"""Tasks for the tests of jobs; they run in other processes, so they stand in a module."""
+"""Tasks for the tests of jobs; they run in other processes, so they are in a module."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def partition(task: str, check: Callable[[], None]) -> int:
 
 
 def fill_memory(task: int, check: Callable[[], None]) -> int:
-    """Write to so many arrays of 2 MiB; the pages that the second time took from the system."""
+    """Write to this many arrays of 2 MiB; the pages that the second time took from the system."""
     taken = 0
     for _ in range(2):
         check()

@@ -136,7 +136,7 @@ def test_an_executor_that_does_not_see_the_files_is_named_and_nothing_is_publish
     problem, phases, later = lines(done)
     assert problem.startswith(f"ExecutorUnfit: the executor on {socket.gethostname()} does not see")
     assert f"{tmp_path}/data/topics/public/default/orders/log: the data directory must" in problem
-    assert phases == "asking executors", "nothing was begun"
+    assert phases == "PREPARE asking executors", "nothing was indexed or copied"
     assert later == "opens, and is compacted later"
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "data").rglob("probe-*"))

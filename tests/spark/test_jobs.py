@@ -12,7 +12,7 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import ignore_progress, no_check
-from lithify.errors import DamagedFile, JobFailed, RunCancelled, SparkUnreachable
+from lithify.errors import DamagedFile, JobFailed, LogClosed, RunCancelled, SparkUnreachable
 from lithify.pipeline.jobs import SUBMITTERS_MAX, SparkJobs, _submitters
 from lithify.pipeline.session_process import WorkerJobs
 from lithify.pipeline.spark_target import SparkTarget
@@ -57,7 +57,7 @@ def test_no_tasks_need_no_job(jobs: Jobs) -> None:
     assert not list(jobs.run("double", tasks.double, [], check=no_check, progress=ignore_progress))
 
 
-def test_a_worker_keeps_the_memory_that_its_tasks_give_back(jobs: Jobs) -> None:
+def test_a_worker_keeps_the_memory_that_its_tasks_free(jobs: Jobs) -> None:
     found = jobs.run("fill", tasks.fill_memory, [20], check=no_check, progress=ignore_progress)
     # Of the 10,240 pages of 40 MiB.
     assert [pages < 1000 for _, pages in found] == [True]
@@ -98,7 +98,7 @@ def test_an_error_keeps_its_type(jobs: Jobs) -> None:
         list(jobs.run("fail", tasks.fail, range(5), check=no_check, progress=ignore_progress))
 
 
-def test_an_error_of_the_file_system_is_not_tried_again(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_file_system_error_is_not_retried(jobs: Jobs, tmp_path: Path) -> None:
     missing = [str(tmp_path / "nothing here")]
     with pytest.raises(FileNotFoundError):
         list(jobs.run("refuse", tasks.refuse, missing, check=no_check, progress=ignore_progress))
@@ -163,6 +163,28 @@ def test_a_job_that_waits_for_a_thread_is_cancelled_and_never_begins(
     assert not begun.exists()
 
 
+def test_a_job_that_waits_for_another_of_the_worker_is_cancelled_and_never_begins() -> None:
+    jobs = WorkerJobs(CLOCK)
+
+    def check() -> None:
+        raise RunCancelled("enough")
+
+    job = jobs.run("double", tasks.double, [1], check=check, progress=ignore_progress)
+    with jobs._turn, pytest.raises(RunCancelled, match="enough"):
+        list(job)
+    assert jobs.pid is None
+    assert jobs._turn.acquire(blocking=False)
+
+
+def test_after_closing_no_job_starts_another_worker() -> None:
+    jobs = WorkerJobs(CLOCK)
+    jobs.close()
+    job = jobs.run("double", tasks.double, [1], check=no_check, progress=ignore_progress)
+    with pytest.raises(LogClosed, match="the node is stopping"):
+        list(job)
+    assert jobs.pid is None
+
+
 class HeldContext:
     """That of a session, in which a job begins only after somebody has cancelled it."""
 
@@ -220,7 +242,7 @@ def test_a_killed_worker_fails_its_job_and_the_next_job_gets_another(
     assert list(again) == [(0, 2)]
 
 
-def test_a_worker_stays_warm_and_is_let_go_when_it_was_idle_for_long(worker: WorkerJobs) -> None:
+def test_a_worker_stays_warm_and_is_stopped_after_its_idle_time(worker: WorkerJobs) -> None:
     def work() -> int | None:
         list(worker.run("double", tasks.double, [1], check=no_check, progress=ignore_progress))
         return worker.pid

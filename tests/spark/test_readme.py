@@ -1,4 +1,4 @@
-"""The Spark example of the README is run as it stands there, but for the data directory."""
+"""The Spark example of the README is run as it is written there, but for the data directory."""
 
 from __future__ import annotations
 

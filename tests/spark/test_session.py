@@ -41,7 +41,7 @@ def test_a_dataframe_job_runs(spark: SparkSession) -> None:
     assert spark.range(1000).selectExpr("sum(id)").collect()[0][0] == 499_500
 
 
-def test_a_task_that_fails_three_times_is_tried_a_fourth(spark: SparkSession) -> None:
+def test_a_task_that_fails_three_times_is_retried(spark: SparkSession) -> None:
     def third_time_unlucky(_: int) -> int:
         context = TaskContext.get()
         assert context is not None
@@ -56,7 +56,7 @@ def test_opening_again_gives_the_session_that_is_there(spark: SparkSession) -> N
     assert open_session("local[1]", app_name="another") is spark
 
 
-def test_workers_talk_over_unix_sockets_and_nobody_outside_can_connect(spark: SparkSession) -> None:
+def test_workers_use_unix_sockets_that_other_users_cannot_connect_to(spark: SparkSession) -> None:
     spark.sparkContext.parallelize(range(2), 2).count()
     jvm = spark.sparkContext._jvm
     assert jvm is not None

@@ -180,7 +180,7 @@ def test_ids_and_times_of_the_view_come_from_key_indexes(
         load(spark, orders, view="compacted").collect()
 
 
-def test_filters_of_one_query_leave_the_others_alone(spark: SparkSession, orders: Topic) -> None:
+def test_filters_of_one_query_do_not_affect_others(spark: SparkSession, orders: Topic) -> None:
     spark.conf.set(PUSHDOWN, "true")
     try:
         frame = load(spark, orders, columns="ledger, entry")
@@ -323,7 +323,7 @@ def test_positions_and_times_leave_out_the_view_or_what_is_above_it(orders: Topi
     assert segments(time_max_ms=sealed.time_min - 1) == [view, active], "its times are not known"
 
 
-def test_a_part_whose_files_are_gone_is_not_read_as_something_else(orders: Topic) -> None:
+def test_a_part_whose_files_were_deleted_is_an_error(orders: Topic) -> None:
     parts = parts_of(orders)
     for seed in (10, 11):
         fill(orders, seed)
@@ -380,14 +380,14 @@ def test_large_segments_are_cut_into_several_parts(
         ({"veiw": "log"}, "there is no option 'veiw'"),
     ],
 )
-def test_what_is_not_understood_is_named(
+def test_unknown_options_are_named(
     spark: SparkSession, orders: Topic, options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(AnalysisException, match=reason):
         load(spark, orders, **options).collect()
 
 
-def test_what_is_not_there_is_named(spark: SparkSession, topics: Topics) -> None:
+def test_missing_objects_are_named(spark: SparkSession, topics: Topics) -> None:
     with pytest.raises(AnalysisException, match="topic persistent://public/default/no does not"):
         spark.read.format("lithify").load(f"{topics.directory}/topics/public/default/no").count()
     fs = LocalFileSystem()

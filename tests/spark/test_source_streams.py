@@ -1,4 +1,4 @@
-"""Streams go on where they stopped; rows that are written are in the topic once."""
+"""Streams continue where they stopped; rows that are written are in the topic once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def drain(spark: SparkSession, path: str, checkpoint: str, **options: str) -> li
     return found
 
 
-def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, data: str, tmp_path: Path) -> None:
+def test_a_stream_resumes_where_it_stopped(spark: SparkSession, data: str, tmp_path: Path) -> None:
     checkpoint = f"{tmp_path}/checkpoint"
     with_topics = open_topics(data)
     topic = with_topics.create(NAME)
@@ -102,7 +102,7 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, data: str, tmp_p
 def test_a_stream_that_fails_in_the_middle_of_a_batch_gets_that_batch_again(
     spark: SparkSession, data: str, tmp_path: Path
 ) -> None:
-    """Although what it had planned was compacted, and is nowhere any more as it was."""
+    """Although what it had planned was compacted, and is nowhere as it was."""
     topics = open_topics(data)
     topic = topics.create(NAME)
     for number in range(12):
@@ -144,13 +144,13 @@ def test_a_compacted_stream_begins_with_the_view_and_sees_every_delete_after_it(
     assert found == [b"16", b"17", b"18", b"19"]
     topic.append(key="k1", value=None)
     topic.append(key="k2", value=b"20")
-    # The tombstone is not in the view any more, but the stream was there before it.
+    # The tombstone is not in the view, but the stream was there before it.
     topic.compaction.run("test")
     assert drain(spark, path_of(data), checkpoint, view="compacted") == [b"", b"20"]
     topics.close()
 
 
-def test_a_stream_says_what_was_dropped_before_it_had_read_it(
+def test_a_stream_reports_messages_dropped_before_it_read_them(
     spark: SparkSession, data: str, tmp_path: Path
 ) -> None:
     checkpoint = f"{tmp_path}/checkpoint"
@@ -250,9 +250,7 @@ def test_keys_choose_the_partition(spark: SparkSession, data: str, tmp_path: Pat
     topics.close()
 
 
-def test_what_cannot_be_written_changes_nothing(
-    spark: SparkSession, data: str, tmp_path: Path
-) -> None:
+def test_a_failed_write_changes_nothing(spark: SparkSession, data: str, tmp_path: Path) -> None:
     topics = open_topics(data)
     topics.create(NAME)
     with pytest.raises(PySparkException, match="a test"):  # It has the directory open.

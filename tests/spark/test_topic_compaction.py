@@ -62,7 +62,7 @@ def test_the_view_that_spark_makes_is_what_a_naive_replay_keeps(
     assert not life.strays()
 
 
-def test_a_session_that_is_there_is_used_and_left_alone(
+def test_an_existing_session_is_used_and_not_stopped(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[SparkSession] = []

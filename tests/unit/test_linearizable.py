@@ -25,7 +25,7 @@ def test_one_after_the_other() -> None:
     assert not is_linearizable([put(b"a", 0, 1), get(None, 2, 3)])
 
 
-def test_what_overlaps_may_come_in_any_order_but_only_in_one() -> None:
+def test_overlapping_operations_have_one_order() -> None:
     writes = [put(b"a", 0, 10), put(b"b", 0, 10)]
     assert is_linearizable([*writes, get(b"a", 11, 12)])
     assert is_linearizable([*writes, get(b"b", 11, 12)])
@@ -37,7 +37,7 @@ def test_a_value_that_was_read_stays_read() -> None:
     assert not is_linearizable([put(b"a", 0, 1), late, get(b"b", 2, 3), get(b"a", 4, 5)])
 
 
-def test_what_nobody_knows_may_have_happened_or_not() -> None:
+def test_an_operation_with_unknown_outcome_may_have_happened_or_not() -> None:
     unknown = put(b"b", 2)
     assert is_linearizable([put(b"a", 0, 1), unknown, get(b"a", 3, 4)])
     assert is_linearizable([put(b"a", 0, 1), unknown, get(b"a", 3, 4), get(b"b", 50, 51)])
@@ -45,7 +45,7 @@ def test_what_nobody_knows_may_have_happened_or_not() -> None:
     assert not is_linearizable([get(b"b", 0, 1), put(b"b", 2)])
 
 
-def test_dozens_of_which_nobody_knows_are_no_work_for_hours() -> None:
+def test_dozens_of_operations_with_unknown_outcome_are_checked_quickly() -> None:
     """Clients whose leader dies again and again, on a machine that is busy, leave that many."""
     values = [b"%d" % number for number in range(40)]
     unknown = [put(value, 0) for value in values]

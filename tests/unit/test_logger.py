@@ -57,7 +57,7 @@ assert (second.levelname, second.exc_info is not None) == ("ERROR", True)
 """
 
 
-def test_a_node_in_ones_own_process_prints_nothing(tmp_path: object) -> None:
+def test_a_node_in_the_callers_process_prints_nothing(tmp_path: object) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SERVING],
         cwd=str(tmp_path),

@@ -30,6 +30,6 @@ def test_a_size_is_read_as_it_is_meant(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "B", "GiB", "1.5GiB", "-1", "1PB", "1GiBB", "1i", "٣", "9" * 19]
 )
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="must be a number of bytes"):
         parse_bytes(text)

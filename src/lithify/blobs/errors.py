@@ -13,7 +13,7 @@
     │   └── ReplicaNoPeer       its URL belongs to no peer of the node; no request is sent
     ├── ReplicaNotCurrent       another replica may have missed deletes that were purged
     ├── ProtocolError
-    │   └── ReplicaTalksNonsense another replica's answer is invalid or damaged
+    │   └── ReplicaAnswerInvalid another replica's answer is invalid or damaged
     └── InvalidInput
         ├── ShapeDiffers        the shape of a store differs from its definition
         ├── BlobTooLarge        larger than a segment can hold
@@ -28,7 +28,8 @@ Any caller may catch them.
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, NOT_FOUND, InvalidInput, LithifyError, ProtocolError
+from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 
 __all__ = [
     "BlobDeleted",
@@ -44,9 +45,9 @@ __all__ = [
     "BlobTooLarge",
     "NotABlobStore",
     "RangeNotSatisfiable",
+    "ReplicaAnswerInvalid",
     "ReplicaNoPeer",
     "ReplicaNotCurrent",
-    "ReplicaTalksNonsense",
     "ReplicaUnreachable",
     "ShapeDiffers",
     "TargetTooSmall",
@@ -143,7 +144,7 @@ class ReplicaNotCurrent(LithifyError):
         )
 
 
-class ReplicaTalksNonsense(ProtocolError):
+class ReplicaAnswerInvalid(ProtocolError):
     """An answer of a replica that is invalid, or was damaged in transit."""
 
 

@@ -97,9 +97,9 @@ class _Waiting:
 class GroupPuts:
     """See the module."""
 
-    def __init__(self, writer: BlobWriter, looks: BlobReads) -> None:
+    def __init__(self, writer: BlobWriter, reads: BlobReads) -> None:
         self._writer = writer
-        self._looks = looks
+        self._reads = reads
         self._disk = threading.Lock()
         """Held by the group that waits for its fsync."""
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class GroupPuts:
     def _put_alone(self, blob_id: str, record: NewRecord) -> int:
         with self._writer.lock:
             self._writer.ready()
-            if self._looks.state(record.id_hash) is not None:
+            if self._reads.state(record.id_hash) is not None:
                 raise BlobExists(blob_id)
             pending = self._writer.append(record)
         return pending.result()
@@ -221,7 +221,7 @@ class GroupPuts:
     def _free(self, group: Sequence[_Waiting]) -> list[_Waiting]:
         """The puts whose ids are free; the others are refused."""
         free: dict[bytes, _Waiting] = {}
-        with self._looks.states() as state:
+        with self._reads.states() as state:
             for each in group:
                 id_hash = each.record.id_hash
                 try:

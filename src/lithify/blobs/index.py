@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from lithify.blobs.build_key_index import IndexTask, read_rows, scan_rows
 from lithify.blobs.index_rows import pack_rows, rows_of, split_hash, unpack_row, values_of
-from lithify.blobs.key_index import IndexTask, read_rows, scan_rows
 from lithify.blobs.records import BlobRecordKind
 from lithify.compaction.tasks.jobs import no_check
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS
-from lithify.log.reader import read_dead_set
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS
+from lithify.log.open_segments import read_dead_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from lithify.blobs.index_rows import IndexRow
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.live_set import LiveSet
+    from lithify.log.key_index.key_index import KeyRows
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.reader import Snapshot

@@ -1,6 +1,6 @@
 """Rows: the index data of each record, as a value and as columns of a key index.
 
-The columns are those of `log/keyindex/key_index.py`; a blob store uses them as follows:
+The columns are those of `log/key_index/key_index.py`; a blob store uses them as follows:
 
 | column | |
 |---|---|
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lithify.blobs.records import KIND_SHIFT, BlobRecordKind
-from lithify.log.keyindex.key_index import COLUMNS, KeyRows
+from lithify.log.key_index.key_index import COLUMNS, KeyRows
 from lithify.log.segments.frame import HEADER_BYTES
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import put_index, scan_rows
 from lithify.blobs.capacity import SpaceUse, has_room
 from lithify.blobs.errors import BlobStoreFull, BlobTooLarge
 from lithify.blobs.index import RECENT_ROWS_MAX, Recent
 from lithify.blobs.index_rows import IndexRow, rows_of_frames
-from lithify.blobs.key_index import put_index, scan_rows
 from lithify.blobs.records import BlobRecordKind, flags_of, part_bytes, parts_of
 from lithify.blobs.validity import RecordFate, judge_rows
 from lithify.compaction.tasks.jobs import no_check
@@ -239,7 +239,7 @@ class BlobWriter:
         if not has_room(shape, kind, after):
             raise BlobStoreFull(log.directory, size, shape.capacity_bytes)
         if rolls:
-            self._roll()
+            self.roll()
 
     def seal(self) -> None:
         """Roll, if the capacity has room for one more file; erasing needs sealed segments."""
@@ -247,13 +247,13 @@ class BlobWriter:
             self.ready()
             after = self._use().with_record(self._shape, 0, 0, rolls=True)
             if has_room(self._shape, BlobRecordKind.PUT, after) and self._index.recent.count:
-                self._roll()
+                self.roll()
 
     def seal_full(self, terms: ValidityTerms) -> None:
         """Roll, if a run needs that to free space in a full store."""
         with self.lock:
             if self.must_seal(terms):
-                self._roll()
+                self.roll()
 
     def must_seal(self, terms: ValidityTerms) -> bool:
         """Whether the store lacks room for the largest put and its active segment has dead bytes.
@@ -297,7 +297,8 @@ class BlobWriter:
             self._sealed = manifest, used_bytes(manifest), entries
         return self._sealed[1:]
 
-    def _roll(self) -> None:
+    def roll(self) -> None:
+        """Seal the active segment and write its key index. The caller holds `lock`."""
         log, index, recent = self._log, self._index, self._index.recent
         log.roll()
         manifest = log.manifest

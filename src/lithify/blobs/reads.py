@@ -24,7 +24,7 @@ from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.blobs.validity_tasks import read_part
 from lithify.blobs.visibility import Include, info_of, is_seen, visibility_of
 from lithify.errors import DamagedFrame
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.policies.eligibility import Eligibility
 from lithify.compaction.policies.plugins import check_policy
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import InvalidSetting
 from lithify.log.segments.block_index import ROW_BYTES
 from lithify.log.segments.segment_file import FOOTER_BYTES, SEGMENT_HEADER_BYTES

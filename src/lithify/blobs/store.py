@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.states import BlobChanges, Token
     from lithify.blobs.statistics.statistics import StoreStatistics
     from lithify.clock import Clock
-    from lithify.compaction.limits.budget import DiskGate
+    from lithify.compaction.limits.disk_gate import DiskGate
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem
@@ -94,23 +94,23 @@ class BlobStore:
         self.settings = settings
         core = open_parts(fs, log, shape, lambda: self.settings, clock, random_bytes)
         self._segments, self._index = core.segments, core.index
-        self._writer, self._clock = core.writer, core.clock
+        self.writer, self._clock = core.writer, core.clock
         self.erase = Erase(
             fs,
             log,
             self._index,
-            self._writer,
+            self.writer,
             self._clock,
             deleted_retention_ms=lambda: self.settings.deleted_retention_ms,
             floor_ms=self._unfinished_as_of_ms,
         )
-        self._looks = BlobReads(core, self.erase.explain)
-        self._operations = BlobWrites(core, self._looks)
+        self._reads = BlobReads(core, self.erase.explain)
+        self._operations = BlobWrites(core, self._reads)
         self.replication = Replication(
             fs,
             log,
-            ChangeFeed(log, self._index, self._segments, self._looks),
-            Applier(core, self._looks, self.forgotten, lambda: self.compaction.reserve),
+            ChangeFeed(log, self._index, self._segments, self._reads),
+            Applier(core, self._reads, self.purged, lambda: self.compaction.reserve),
             events,
             lambda: self.compaction.reserve,
         )
@@ -124,7 +124,7 @@ class BlobStore:
                 lambda: self.settings.deleted_retention_ms,
                 self._above,
                 self._passed,
-                self.forgotten,
+                self.purged,
             ),
             shape,
             lambda: self.settings,
@@ -134,8 +134,8 @@ class BlobStore:
             published=self._published,
             reclaimed=self._forget,
             erase_paused=self.erase.paused,
-            must_seal=lambda: self._writer.must_seal(self._terms()),
-            seal_full=lambda: self._writer.seal_full(self._terms()),
+            must_seal=lambda: self.writer.must_seal(self._terms()),
+            seal_full=lambda: self.writer.seal_full(self._terms()),
         )
         self._clock.floor_ms = self._unfinished_as_of_ms()
 
@@ -230,7 +230,7 @@ class BlobStore:
         """Store a content, without a `blob_id` under a new random one.
 
         It expires at `expiry_ms`, or `ttl_ms` after the whole content was received; without both,
-        never. An expiry that has passed by then is refused.
+        never. An expiry that has passed by then is refused, and a `ttl_ms` below 1.
         """
         if blob_id is not None and self.replication.peers:
             # Replicas could put two contents under one id, or under an id that is free only here.
@@ -262,9 +262,7 @@ class BlobStore:
         Also on a full disk.
         """
         with self.compaction.reserve.if_full():
-            return self._operations.ttl(
-                blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms
-            )
+            return self._operations.live_for(blob_id, ttl_ms)
 
     def undelete(self, blob_id: str) -> None:
         """Undo a delete within its retention, also on a full disk."""
@@ -282,18 +280,18 @@ class BlobStore:
     ) -> Blob:
         """Open a blob, or the half-open range `span` of its bytes."""
         started_s = self._monotonic_s()
-        blob = self._looks.get(blob_id, include, span)
+        blob = self._reads.get(blob_id, include, span)
         self.compaction.latencies.add(self._monotonic_s() - started_s)
         return blob
 
     def head(self, blob_id: str, *, include: Include = Include.NONE) -> BlobInfo:
         """A blob without its content."""
-        with self._looks.get(blob_id, include) as blob:
+        with self._reads.get(blob_id, include) as blob:
             return blob.info
 
     def list(self, *, include: Include = Include.NONE, after: int = -1) -> Iterator[BlobInfo]:
         """The blobs whose puts are at positions above `after`, in that order."""
-        return self._looks.list(include, after)
+        return self._reads.list(include, after)
 
     def changes_since(self, token: Token | None = None, limit: int = CHANGES_MAX) -> BlobChanges:
         """The states of blobs that have changed since a token, or of all; about `limit` of them."""
@@ -306,8 +304,8 @@ class BlobStore:
     ) -> StoreStatistics:
         """What is valid now, and what stops being valid in each of the next spans of time."""
         with ExitStack() as stack:
-            with self._writer.lock:
-                self._writer.ready()
+            with self.writer.lock:
+                self.writer.ready()
                 snapshot = stack.enter_context(self.log.snapshot("blob statistics"))
                 recent, active_bytes = self._index.recent.rows(), self.log.active_bytes
             subject = Subject(
@@ -325,7 +323,7 @@ class BlobStore:
 
     def change_settings(self, settings: BlobSettings) -> None:
         """Replace the settings; a run in progress keeps those it began with."""
-        with self._writer.lock:
+        with self.writer.lock:
             self.log.change_settings(self.shape.log_settings(settings))
             self._segments.limit = settings.open_files_max
             self._index.buckets.rows_max = settings.index_rows_max
@@ -343,8 +341,8 @@ class BlobStore:
 
     def _above(self, horizon: int, as_of_ms: int) -> RecordsAbove:
         """The records above the horizon, which a run needs but does not judge."""
-        with self._writer.lock:
-            self._writer.ready()
+        with self.writer.lock:
+            self.writer.ready()
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self.log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
@@ -355,7 +353,7 @@ class BlobStore:
         self.log.sync()
         return above
 
-    def forgotten(self) -> PurgedTombstones:
+    def purged(self) -> PurgedTombstones:
         """The deletes that compaction has purged."""
         return PurgedTombstones.from_state(self.log.manifest.state)
 
@@ -398,7 +396,7 @@ class BlobStore:
         # another store be created there.
         self.compaction.close()
         self.erase.close()
-        with self._writer.lock:
+        with self.writer.lock:
             self._segments.close()
             close_log()
 

@@ -15,7 +15,7 @@ from lithify.blobs.content.spool import Spool
 from lithify.blobs.index import BlobIndex
 from lithify.blobs.log_writer import BlobWriter, read_recent
 from lithify.blobs.monotonic_clock import MonotonicClock
-from lithify.log.reader import OpenSegments
+from lithify.log.open_segments import OpenSegments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,15 +34,15 @@ from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.replication.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed_directories import StoreDirectories, UnclaimedStore
-from lithify.claims import Claims
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
 from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.json_settings import changed_settings
 from lithify.log.directory_marks import begin_creation, remove_created
 from lithify.log.file_names import MANIFEST
 from lithify.logger import get_logger
+from lithify.name_locks import Claims
 from lithify.names import check_store_name
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
 
 __all__ = ["ONE_SEGMENT", "BlobStores"]
 

@@ -1,4 +1,4 @@
-"""The tasks of a run over key indexes: validity by range of buckets, then one verdict per segment.
+"""The tasks of a run over key indexes: validity per range of buckets, live positions per segment.
 
 validity
     1. Read from each segment's key index the judged columns of one range of buckets. A damaged
@@ -10,12 +10,12 @@ validity
        replica must have passed its last position.
     5. Return for each segment one bit per row, set for live rows, in the order of the index, and
        the dropped records by cause.
-verdict
+dead sets
     Convert the bits of all ranges to the live positions of one segment: a record with all its
     parts. Parts without a put, left by a write that failed, are dead.
 
-`lithify.compaction.live_set.by_key` has the code that all rules by key share. Both tasks run in any
-process that sees the files. Called by the rule.
+`lithify.compaction.live_set_rules.by_key` has the code that all rules by key share. Both tasks run
+in any process that sees the files. Called by the rule.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.blobs.key_index import read_rows
+from lithify.blobs.build_key_index import read_rows
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.validity import RecordFate, judge_rows
-from lithify.compaction.live_set.by_key import count_dropped, live_rows
+from lithify.compaction.live_set_rules.by_key import count_dropped, live_rows
 from lithify.compaction.reports.report import Cause
-from lithify.liveset import LiveSet
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
-from lithify.log.reader import read_dead_set
+from lithify.live_set import LiveSet
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.open_segments import read_dead_set
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.blobs.key_index import IndexTask
+    from lithify.blobs.build_key_index import IndexTask
     from lithify.blobs.validity import ValidityTerms
 
 __all__ = [
@@ -91,7 +91,7 @@ class ValidRows:
     """One bit per row, the first one highest; set for live rows."""
     dropped: dict[Cause, tuple[int, int]] = field(default_factory=dict)
     """(records, bytes) that this judgement finds dead, by cause."""
-    forgotten_ms: int = -1
+    purged_ms: int = -1
     """The time of the youngest delete or expiry change that is dropped; -1: none is."""
 
 
@@ -174,7 +174,7 @@ def _answer(
 
 
 def run_live_records(task: LiveRecordsTask, check: Callable[[], None]) -> LiveRecords:
-    """Run a verdict task."""
+    """Run a task of the job "dead sets"."""
     check()
     rows, _ = read_rows(task.index, 0, BUCKETS, ("position", "slots", "length"))
     chosen = live_rows(task.index, task.valid, len(rows))

@@ -49,13 +49,13 @@ __all__ = ["BlobWrites"]
 class BlobWrites:
     """See the module."""
 
-    def __init__(self, core: StoreParts, looks: BlobReads) -> None:
+    def __init__(self, core: StoreParts, reads: BlobReads) -> None:
         self._core = core
         self._log_id = core.log.manifest.log_id
         self._writer = core.writer
-        self._looks = looks
+        self._reads = reads
         self._clock = core.clock
-        self._puts = GroupPuts(core.writer, looks)
+        self._puts = GroupPuts(core.writer, reads)
 
     def put(
         self,
@@ -72,6 +72,7 @@ class BlobWrites:
         """See `BlobStore.put`."""
         if expiry_ms is not None and ttl_ms is not None:
             raise InvalidInput("a blob is given an expiry or a time to live, not both")
+        _check_ttl(ttl_ms)
         blob_id = self._core.random_bytes(16).hex() if blob_id is None else blob_id
         id_hash = hash_id(blob_id, self._log_id)
         with self._core.spool(content) as spool:
@@ -126,6 +127,11 @@ class BlobWrites:
         self._change(BlobRecordKind.TTL, blob_id, decide)
         return expiry_ms
 
+    def live_for(self, blob_id: str, ttl_ms: int | None) -> int | None:
+        """Set the expiry of a blob relative to now, or remove it; returns it."""
+        _check_ttl(ttl_ms)
+        return self.ttl(blob_id, lambda now_ms: None if ttl_ms is None else now_ms + ttl_ms)
+
     def undelete(self, blob_id: str) -> None:
         """Undo a delete within its retention."""
 
@@ -135,7 +141,7 @@ class BlobWrites:
                 visibility_of(blob_id, found, Include.NONE, now_ms)
                 raise BlobNotDeleted(blob_id)
             late = newest.time_ms < self._core.deleted_before_ms(now_ms)
-            if late or not self._looks.has_content(blob_id, found):
+            if late or not self._reads.has_content(blob_id, found):
                 raise BlobDeletedForever(blob_id)
             if now_ms > newest.expiry_ms:
                 raise BlobExpired(blob_id)
@@ -154,7 +160,7 @@ class BlobWrites:
         with self._writer.lock:
             self._writer.ready()
             now_ms = self._clock.now_ms()
-            found = self._looks.state(id_hash)
+            found = self._reads.state(id_hash)
             if found is None:
                 raise BlobNotFound(blob_id)
             life_version, expiry_ms = decide(found, now_ms)
@@ -171,6 +177,12 @@ class BlobWrites:
             )
             pending = self._writer.append(record)
         pending.result()
+
+
+def _check_ttl(ttl_ms: int | None) -> None:
+    """Refuse a time that is over at once: the answer must not depend on the next millisecond."""
+    if ttl_ms is not None and ttl_ms < 1:
+        raise InvalidInput(f"ttl {ttl_ms} ms must be at least 1")
 
 
 def _checked_expiry(expiry_ms: int | None, now_ms: int) -> int:

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 from lithify.catalog.commands.batch import NewIds
 from lithify.catalog.definition_entries import apply_entry, drop_entry
 from lithify.catalog.errors import InvalidDefinitionsText
-from lithify.errors import USAGE, InvalidInput
+from lithify.errors import InvalidInput
+from lithify.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

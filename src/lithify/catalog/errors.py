@@ -16,7 +16,8 @@ An update that does not follow the version before it is `OutOfOrder`: a defect, 
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, NOT_FOUND, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 
 __all__ = [
     "CatalogVersionNotFound",

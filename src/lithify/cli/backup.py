@@ -22,7 +22,8 @@ from lithify.cli.client import open_client
 from lithify.cli.options import AsJson, Url
 from lithify.cli.output import human_count, print_json, print_line, progress_bar
 from lithify.clock import SystemClock
-from lithify.errors import FAILED, InvalidInput
+from lithify.errors import InvalidInput
+from lithify.exit_codes import FAILED
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem

@@ -24,7 +24,8 @@ from lithify.cli.output import (
     print_line,
     print_table,
 )
-from lithify.errors import OUTCOME_UNKNOWN, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import OUTCOME_UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ __all__ = [
     "STORES",
     "TOPICS",
     "CompactionFailed",
-    "RunForgotten",
+    "RunOutcomeUnknown",
     "RunPrinter",
     "run_continues",
 ]
@@ -49,7 +50,7 @@ class CompactionFailed(LithifyError):
     """The last run on a log failed."""
 
 
-class RunForgotten(LithifyError):
+class RunOutcomeUnknown(LithifyError):
     """The node restarted while the command waited for a run."""
 
     exit_code = OUTCOME_UNKNOWN
@@ -228,7 +229,9 @@ def _known(read: Callable[[], list[Row]]) -> list[Row]:
         return read()
     except Refused as error:
         if error.kind == "RequestUnknown":
-            raise RunForgotten(f"{error}; compaction-history lists the runs that ended") from error
+            raise RunOutcomeUnknown(
+                f"{error}; compaction-history lists the runs that ended"
+            ) from error
         raise
 
 

@@ -60,9 +60,9 @@ def serve(
 ) -> None:
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
     from lithify.fs import LocalFileSystem
-    from lithify.node.log_output import configure_log_lines, log_event
     from lithify.node.node import Node
     from lithify.node.settings import read_settings
+    from lithify.node.stderr_log import configure_log_lines, log_event
 
     flags = {
         "data": data,
@@ -79,8 +79,14 @@ def serve(
     configure_log_lines(settings.log_level)
     _raise_descriptor_limit()
     _keep_freed_memory()
+    # A node that waits for others does not run the event loop that handles signals later.
+    signal.signal(signal.SIGTERM, _end)
     with Node(settings, events=log_event, what="lithify serve") as opened:
         asyncio.run(_serve(opened))
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def _raise_descriptor_limit() -> None:
@@ -115,7 +121,7 @@ async def _serve(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    make_app = partial(create_app, metrics_open=node.settings.metrics_open)
+    make_app = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
     await node.serve(stop=stop, ready=_print_addresses, make_app=make_app)
 
 
@@ -123,3 +129,5 @@ def _print_addresses(addresses: Addresses) -> None:
     typer.echo(f"pulsar  {addresses.pulsar}")
     if addresses.http is not None:
         typer.echo(f"http    {addresses.http}")
+    if addresses.cluster is not None:
+        typer.echo(f"cluster  {addresses.cluster}")

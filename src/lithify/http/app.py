@@ -4,8 +4,8 @@
 
 Topics belong to the thread of the event loop, so every route is `async def` and runs there. Disk
 access of blobs runs in threads (`blobs/content.py`). Each module of this package has the routes of
-one noun. `paths.py` checks names in paths, `errors.py` converts errors to responses. /openapi.json
-describes all routes.
+one noun. `paths.py` checks names in paths, `error_statuses.py` converts errors to responses.
+/openapi.json describes all routes.
 
 A command on a data directory runs the same application in its process, for one or two requests. It
 creates an `empty` application and adds the routes of each path with `add_routes`: importing and
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 
 from lithify.http.auth import TokenFirst, authorize
-from lithify.http.errors import add_error_handlers
+from lithify.http.error_statuses import add_error_handlers
 from lithify.http.fair_shares import Shares
 from lithify.http.paths import BodyLimit, RawPaths
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.stores import BlobStores
     from lithify.http.blobs.stores_and_blobs import BlobService
+    from lithify.http.cluster.access import ClusterAccess
     from lithify.pulsar.broker import Broker
 
     Part = Callable[[FastAPI], None]
@@ -45,11 +46,13 @@ def create_app(
     stores: BlobStores | None = None,
     *,
     cluster: str = "standalone",
+    member: ClusterAccess | None = None,
     metrics_open: bool = False,
     empty: bool = False,
 ) -> FastAPI:
     """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
+    `member` is the cluster that the process is a node of; without it /cluster and /catalog say so.
     If `metrics_open` is set, /metrics needs no token. An `empty` application has no routes until
     `add_routes` adds those of a path.
     """
@@ -64,6 +67,7 @@ def create_app(
     )
     app.state.broker = broker
     app.state.cluster = cluster
+    app.state.member = member
     app.state.metrics_open = metrics_open
     app.state.stores = stores
     app.state.blobs = None
@@ -159,23 +163,30 @@ def _add_unclaimed(app: FastAPI) -> None:
     app.include_router(unclaimed.missing_router)
 
 
+def _add_cluster(app: FastAPI) -> None:
+    from lithify.http.cluster import catalog, members, raft
+
+    for module in (members, raft, catalog):
+        app.include_router(module.router)
+
+
 def _add_others(app: FastAPI) -> None:
     from lithify.http import health, metrics, openapi
     from lithify.http.admin import (
         backlog_quotas,
         brokers,
         namespaces,
-        policies,
         schemas,
         subscriptions,
         tenants,
         topic_maintenance,
+        topic_policies,
     )
 
-    app.state.health = health.Health(app.state.broker, app.state.stores)
+    app.state.health = health.Health(app.state.broker, app.state.stores, app.state.member)
     for module in (
         *(health, brokers, tenants, namespaces, backlog_quotas, subscriptions, schemas, metrics),
-        *(policies, topic_maintenance, openapi),
+        *(topic_policies, topic_maintenance, openapi),
     ):
         app.include_router(module.router)
 
@@ -188,6 +199,7 @@ _PARTS: tuple[Part, ...] = (
     _add_compaction,
     _add_topics,
     _add_unclaimed,
+    _add_cluster,
     _add_others,
 )
 _TOPICS = "/admin/v2/persistent/[^/]+/[^/]+"
@@ -196,6 +208,7 @@ _SEPARATE: tuple[tuple[re.Pattern[str], Part], ...] = (
     (re.compile("/topics/.*"), _add_messages),
     (re.compile(f"{_TOPICS}(/[^/]+(/(partitions|(partitioned-)?stats))?)?"), _add_topics),
     (re.compile(f"{_TOPICS}/[^/]+/compaction(/.*)?"), _add_compaction),
+    (re.compile("/(cluster|catalog)(/.*)?"), _add_cluster),
     (re.compile("/admin/v2/(unclaimed|missing)(/.*)?"), _add_unclaimed),
 )
 """Paths that only the routes of one part can match. Other paths need the routes of all parts."""

@@ -35,16 +35,11 @@ from starlette.datastructures import State
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.replication.http_peer import NAMESPACE
-from lithify.http.errors import refusal
+from lithify.http.error_statuses import refusal
 from lithify.http.paths import decoded
 from lithify.topics.definitions.topic_names import Namespace
-from lithify.topics.permissions import (
-    Action,
-    NotAuthenticated,
-    NotAuthorized,
-    Permissions,
-    Principal,
-)
+from lithify.topics.permissions import Action, NotAuthorized, Permissions
+from lithify.topics.token_authentication import NotAuthenticated, Principal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from fastapi import Depends, HTTPException, Request
 
 from lithify.errors import InvalidInput
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.json_limits import check_json_values
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import Namespace, TopicName, check_client_name
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BodyLimit",
-    "BrokerHere",
+    "BrokerDep",
     "NamespacePath",
     "RawPaths",
     "SubscriptionPath",
@@ -152,7 +152,7 @@ async def _subscription(subscription: str) -> str:
     return name
 
 
-BrokerHere = Annotated[Broker, Depends(_broker)]
+BrokerDep = Annotated[Broker, Depends(_broker)]
 TenantPath = Annotated[str, Depends(_tenant)]
 NamespacePath = Annotated[Namespace, Depends(_namespace)]
 TopicPath = Annotated[TopicName, Depends(_topic)]

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lithify.log.active_segment import ActiveSegment
+    from lithify.log.fsync import Syncer
     from lithify.log.rolling import Roller
     from lithify.log.segments.frame import NewEntry
     from lithify.log.segments.frame_batch import FrameBatch
-    from lithify.log.syncing import Syncer
     from lithify.log.write_state import WriteState
     from lithify.positions import PositionRule
 

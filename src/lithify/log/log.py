@@ -21,7 +21,7 @@ How it works
 Parts
     WriteState   the active segment, the next position, and what is in progress (`write_state.py`)
     Appender     writes entries to the active segment (`appending.py`)
-    Syncer       makes them durable (`syncing.py`)
+    Syncer       makes them durable (`fsync.py`)
     Roller       seals the active segment and starts the next (`rolling.py`)
     Publisher    replaces the manifest (`manifest_publisher.py`)
 
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import filterfalse
@@ -51,10 +52,12 @@ from lithify.log.active_segment import ActiveSegment
 from lithify.log.appending import Appender
 from lithify.log.deferred_events import DeferredEvents
 from lithify.log.file_names import LOCK, MANIFEST, segment_name
+from lithify.log.fsync import Syncer
 from lithify.log.manifest import Manifest, SegmentRef, read_manifest, write_manifest
 from lithify.log.manifest_publisher import ManifestPublisher
+from lithify.log.open_segments import OpenSegments
 from lithify.log.pins import Pins
-from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.recovery import (
     check_new_directory,
     last_before_active,
@@ -66,10 +69,9 @@ from lithify.log.rolling import Roller
 from lithify.log.segments.frame import NewEntry
 from lithify.log.segments.frame_batch import FrameBatch
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter
-from lithify.log.syncing import Syncer
 from lithify.log.write_state import WriteState
 from lithify.positions import DENSE, NO_POSITION
-from lithify.settings import Durability, LogSettings
+from lithify.settings import LogSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,6 +117,8 @@ class Log:
         self._appender = Appender(writes, self._syncer, self._roller, rule)
         self._segments = OpenSegments(fs, directory, writes.settings.open_files_max)
         self._pins = Pins(fs, directory, clock)
+        self._deleting = threading.Lock()
+        """Held while a retired file is deleted, and while the log is closed."""
 
     @classmethod
     def open(
@@ -258,17 +262,9 @@ class Log:
         """
         self._segments.forget_unused()
         # An idle log costs nothing here: there may be thousands of them.
-        writes, settings = self._writes, self._writes.settings
-        if settings.durability is Durability.INTERVAL and writes.current.active.unsynced:
-            waited_ms = (self._clock.monotonic_s() - self._syncer.synced_at_s) * 1000
-            if waited_ms >= settings.sync_interval_ms:
-                self.sync()
-        with self._events, writes.lock:
-            active = writes.current.active
-            if writes.closed or active.torn or self._publisher.failed:
-                writes.check_usable()
-            if active.writer.entries and self._roller.too_old(active.writer):
-                self._roller.roll_locked()
+        self._syncer.sync_if_due()
+        with self._events, self._writes.lock:
+            self._roller.roll_if_old()
 
     # --- generations ------------------------------------------------------------------------
 
@@ -295,6 +291,8 @@ class Log:
             with self._publisher.lock:
                 # Settling may replace the active segment, so it needs the write lock, which must
                 # not be taken while this one is held.
+                if self._writes.closed:
+                    raise LogClosed(f"{self.directory} is closed")
                 if self._publisher.settled:
                     return self._publisher.publish(edit, why, adopt=self._writes.adopt)
 
@@ -325,7 +323,8 @@ class Log:
             oldest = self._pins.oldest_generation()
         except OSError as error:
             raise WriteFailed(self.directory, error) from error
-        gone = self._publisher.delete(retired, oldest, self._segments.forget, pace)
+        forget, undisturbed = self._segments.forget, self._while_open
+        gone = self._publisher.delete(retired, oldest, forget, pace, undisturbed)
         done = Reclaimed(self.directory, len(gone), sum(r.file_bytes for r in gone))
         if gone:
             self.publish(
@@ -335,6 +334,14 @@ class Log:
             with self._events:
                 self._events.put(done)
         return done
+
+    @contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """Keep the log from being closed during the block."""
+        with self._deleting:
+            if self._writes.closed:
+                raise LogClosed(f"{self.directory} is closed")
+            yield
 
     def sweep(self) -> list[Event]:
         """Remove what compaction wrote and the manifest does not name."""
@@ -429,7 +436,10 @@ class Log:
                 writes.ended.wait()
             if writes.closed:
                 return
-            writes.closed = True
+            # The next owner may have files with the same names: no publish and no deletion may be
+            # in progress from here on.
+            with self._publisher.lock, self._deleting:
+                writes.closed = True
             writes.current.active.writer.file.close()
             self._segments.close()
             self._lock.release()

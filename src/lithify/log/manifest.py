@@ -23,7 +23,7 @@ Fields
     dropped             last position dropped from the log's head; missing if none was
 
 A segment may have a **dead set**: the entries and parts of entries that are dead but still in the
-file (`deadset/dead_set.py`). It is an immutable file of its own, named here with its CRC. The same
+file (`dead_set/dead_set.py`). It is an immutable file of its own, named here with its CRC. The same
 segment may be in both the log and the view, with different dead sets; it is retired when it is in
 neither.
 

@@ -15,7 +15,7 @@ generation that retired them, until `reclaim` has deleted them.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from lithify.log.manifest import Manifest, Retired, read_manifest, write_manifes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from lithify.events import EventSink
     from lithify.fs import FileSystem
@@ -137,8 +138,11 @@ class ManifestPublisher:
         oldest_pinned: int | None,
         forget: Callable[[str], None],
         pace: Callable[[int], None],
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> frozenset[Retired]:
         """Delete retired files that no pinned generation names; the only place that deletes.
+
+        `undisturbed` is entered for each file and may raise.
 
         A crash here leaves names in `retired` whose files are missing: the next call ignores them.
         The caller must list the candidates before the pins: a new pin may cover a file that is
@@ -151,11 +155,12 @@ class ManifestPublisher:
         )
         for retired in sorted(ripe, key=lambda retired: retired.name):
             pace(retired.file_bytes)
-            forget(retired.name)
-            try:
-                self._remove(retired.name)
-            except OSError as error:
-                raise WriteFailed(f"{self._directory}/{retired.name}", error) from error
+            with undisturbed():
+                forget(retired.name)
+                try:
+                    self._remove(retired.name)
+                except OSError as error:
+                    raise WriteFailed(f"{self._directory}/{retired.name}", error) from error
         return ripe
 
     def _remove(self, name: str) -> None:

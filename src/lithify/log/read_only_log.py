@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING
 from lithify.errors import InvalidInput, MissingFile, NoSuchLog
 from lithify.log.file_names import MANIFEST
 from lithify.log.manifest import Manifest, read_manifest
+from lithify.log.open_segments import OpenSegments
 from lithify.log.pins import FilePin, PinInfo, read_pin_files
-from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.recovery import check_new_directory, last_before_active, read_tail
 from lithify.settings import LogSettings
 

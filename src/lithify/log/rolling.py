@@ -10,6 +10,8 @@
 and step 3. Appends wait only for the footer's fsync and the manifest. An append that finds its
 segment full does all steps under the write lock.
 
+A segment is too old `segment_age_ms_max` after its creation. Appends and `Log.maintain` check it.
+
 If a step fails the segment stays active, and what was written behind its frames is truncated before
 the next write.
 """
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.fs import FileSystem
     from lithify.log.active_segment import ActiveSegment
+    from lithify.log.fsync import Syncer
     from lithify.log.segments.segment_file import SegmentFooter, SegmentHeader
-    from lithify.log.syncing import Syncer
     from lithify.log.write_state import WriteState
     from lithify.positions import PositionRule
 
@@ -64,9 +66,11 @@ class Roller:
         """Create the next segment while other threads append, then roll."""
         writes = self._writes
         with writes.lock:
-            writes.check_usable()
             while writes.rolling:
                 writes.ended.wait()
+            # After the wait, during which the log may have been closed: the file of the next
+            # segment may then be another owner's.
+            writes.check_usable()
             if not writes.current.active.writer.entries:
                 return
             header = self._successor()
@@ -112,6 +116,14 @@ class Roller:
                 self._start(footer, spare)
         finally:
             self.sealing = False
+
+    def roll_if_old(self) -> None:
+        """Roll if the active segment has entries and is too old; called under the write lock."""
+        active = self._writes.current.active
+        if self._writes.closed or active.torn or self._writes.publisher.failed:
+            self._writes.check_usable()
+        if active.writer.entries and self.too_old(active.writer):
+            self.roll_locked()
 
     def too_old(self, writer: SegmentWriter) -> bool:
         """Must the segment be rolled because of its age?"""

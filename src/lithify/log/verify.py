@@ -27,8 +27,8 @@ import numpy as np
 
 from lithify.errors import Corrupt, DamagedFile, LithifyError, ReadFailed
 from lithify.log.file_names import MANIFEST, FileKind, is_set_aside, parse_name
+from lithify.log.open_segments import OpenSegment, read_dead_set
 from lithify.log.read_only_log import find_manifest, read_active
-from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.recovery import count_frames, find_orphans
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer, read_header
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.fs import FileSystem
-    from lithify.log.deadset.dead_set import DeadSet
+    from lithify.log.dead_set.dead_set import DeadSet
     from lithify.log.manifest import DeadRef, Manifest, SegmentRef
     from lithify.log.segments.scan import Frames
     from lithify.log.segments.segment_file import SegmentFooter

@@ -13,7 +13,8 @@ packages.
 
 from __future__ import annotations
 
-from lithify.errors import NOT_FOUND, UNREACHABLE, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import NOT_FOUND, UNREACHABLE
 from lithify.metastore.transaction import LEASE_KEYS_MAX
 
 __all__ = [

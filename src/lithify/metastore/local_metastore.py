@@ -143,6 +143,11 @@ class LocalMetastore(MetastoreRequests):
         while GROUP not in self.node.groups:
             await asyncio.sleep(TIME_AGAIN_S)
 
+    async def wait_committed(self) -> None:
+        """Return when everything that this member knows to be committed is applied here."""
+        while self.group.applied_index < self.group.status().commit:
+            await self._applied_more(TIME_AGAIN_S)
+
     def purge(self, changes_max: int) -> Purged:
         """Remove some of what no read above the floor can see, unless a read needs it.
 

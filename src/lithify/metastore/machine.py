@@ -45,7 +45,7 @@ from lithify.raft.ordered_keys import prefix_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.metastore.format import ParsedCompare, ParsedOperation
     from lithify.metastore.purge import Purged
     from lithify.metastore.state import ChangesByKey

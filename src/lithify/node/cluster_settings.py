@@ -100,7 +100,7 @@ def check_cluster(cluster: ClusterSettings, security: SecuritySettings) -> None:
     if cluster.cluster_port is None or proves or security.allow_open:
         return
     how = "unless cluster_secret_file, cluster_authority_file or allow_open is set"
-    if security.asks_for_token or security.tls_certificate_file:
+    if security.requires_token or security.tls_certificate_file:
         limit = f"off, because the other ports require tokens or TLS, {how}"
         raise InvalidSetting("cluster_port", cluster.cluster_port, limit)
     if not is_loopback(cluster.cluster_host):

@@ -3,7 +3,8 @@
 Off by default. A node without it permits everything to every client, so it must be reachable from
 its own machine only, unless the setting `allow_open` permits more.
 
-- Tokens: a file with the secret (HS256) or the public key (RS256). See `topics/permissions.py`.
+- Tokens: a file with the secret (HS256) or the public key (RS256). See
+  `topics/token_authentication.py`.
 - Peers: the other nodes that blob stores may replicate with, and the token for each.
 - TLS, 1.2 or later, on all ports or on none: a PEM file with the certificate chain, and one with
   its private key.
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING
 from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
-from lithify.topics.permissions import Permissions, TokenKey
+from lithify.topics.permissions import Permissions
+from lithify.topics.token_authentication import TokenKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +62,7 @@ class SecuritySettings:
         if self.token_secret_file and self.token_public_key_file:
             limit = "not given together with token_secret_file"
             raise InvalidSetting("token_public_key_file", self.token_public_key_file, limit)
-        if self.superusers and not self.asks_for_token:
+        if self.superusers and not self.requires_token:
             limit = "empty, because no token is required"
             raise InvalidSetting("superusers", ", ".join(self.superusers), limit)
         if "" in self.superusers:
@@ -71,14 +73,14 @@ class SecuritySettings:
             raise InvalidSetting("tls_certificate_file", "", "the certificate of tls_key_file")
 
     @property
-    def asks_for_token(self) -> bool:
+    def requires_token(self) -> bool:
         """Whether clients need a token."""
         return bool(self.token_secret_file or self.token_public_key_file)
 
 
 def check_host(setting: str, host: str, security: SecuritySettings) -> None:
     """Refuse an address that other machines can reach, if clients need no token."""
-    if not (security.asks_for_token or security.allow_open or is_loopback(host)):
+    if not (security.requires_token or security.allow_open or is_loopback(host)):
         limit = "an address of this machine only, unless tokens are required or allow_open is set"
         raise InvalidSetting(setting, host, limit)
 

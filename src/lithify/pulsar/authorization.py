@@ -25,7 +25,7 @@ the client raises as an exception at once.
 Permissions are checked when a producer or consumer joins and when they change, not per message. The
 expiry of a token uses the wall clock, the timeout of a response the monotonic clock.
 
-Sans-I/O. Called by the session; the broker calls `look_at_clock` and `review`.
+Sans-I/O. Called by the session; the broker calls `check_clock` and `review`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import error_code
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import Namespace, TopicName
-from lithify.topics.permissions import Action, NotAuthenticated
+from lithify.topics.permissions import Action
+from lithify.topics.token_authentication import NotAuthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.pulsar.session import Handler, Session
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.permissions import Permissions, Principal
+    from lithify.topics.permissions import Permissions
+    from lithify.topics.token_authentication import Principal
 
 __all__ = ["FREE", "NEEDS", "Gate"]
 
@@ -157,7 +159,7 @@ class Gate:
 
     def still_admits(self, command: wire.BaseCommand) -> bool:
         """Is a command that was admitted and has waited still authorized? Sends no refusal."""
-        self.look_at_clock()
+        self.check_clock()
         if self._access is None:
             return True
         try:
@@ -199,7 +201,7 @@ class Gate:
         self._challenge_ms = principal.expires_ms - int(lead_ms) if self._can_refresh else 0
         host.at_time(self, self._challenge_ms or principal.expires_ms)
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Check the wall clock: request a new token, expire the token, or end the wait for one."""
         access, principal = self._access, self._principal
         if access is None or principal is None or principal.expires_ms is None:

@@ -1,7 +1,7 @@
 """The broker: the state that all sessions of a node share, in one event loop.
 
 It maps each producer and consumer to its session, wakes subscriptions when they have messages to
-deliver, and sends replies in the order of the appends. It does no I/O: the listener passes received
+deliver, and sends replies in the order of the appends. It does no I/O: a connection passes received
 bytes to the sessions, one task per topic awaits the appends, and threads do all other disk work
 (`disk_threads.py`).
 """
@@ -18,9 +18,9 @@ from itertools import islice
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lithify.claims import Claimed
 from lithify.errors import LithifyError, LogClosed, ReadFailed
 from lithify.logger import get_logger
+from lithify.name_locks import Claimed
 from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.pulsar.disk_threads import Owner, WorkThreads
 from lithify.pulsar.fair_turns import Rounds
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lithify.topics.topic import Topic
     from lithify.topics.topics import Topics
 
-__all__ = ["MESSAGE_BYTES_MAX", "PUT_OUT_A_STEP", "Broker"]
+__all__ = ["DISCONNECTS_PER_STEP", "MESSAGE_BYTES_MAX", "Broker"]
 
 MESSAGE_BYTES_MAX = 5 * 2**20
 RETURN_SECONDS_MAX = 60
@@ -53,7 +53,7 @@ deletes its subscription."""
 
 REVIEWED_MAX = 100
 """Sessions whose permissions are reviewed per iteration of the event loop."""
-PUT_OUT_A_STEP = 20
+DISCONNECTS_PER_STEP = 20
 """Consumers of a subscription, or producers of a topic, to disconnect per turn."""
 READ_RETRY_MS = 1000
 """Delay before a read is retried that could not open its file."""
@@ -106,7 +106,7 @@ class Broker:
         topics.definitions.watchers.append(self._definitions_changed)
         self._forgetting: dict[Subscription, asyncio.TimerHandle] = {}
         self._write_retries = WriteRetries(topics.why_not_writable)
-        self._news: dict[TopicName, asyncio.Future[None]] = {}
+        self._arrivals: dict[TopicName, asyncio.Future[None]] = {}
         self.ending = False
         """The node is shutting down: HTTP requests that follow a topic must end."""
 
@@ -275,7 +275,7 @@ class Broker:
         """
         closing = ExitStack()
         for topic in self.topics.idle(idle_s, count, backlogs=backlogs):
-            if topic.name not in self._news and not (
+            if topic.name not in self._arrivals and not (
                 topic in self._answers or topic in self._due or any(map(self.is_busy, topic.lanes))
             ):
                 # A topic that a thread has claimed is not idle.
@@ -299,7 +299,7 @@ class Broker:
             asyncio.get_running_loop().call_soon(self._dispatch, topic)
         if subscription is None:
             due.update(topic.subscriptions.values())
-            self.tell_followers(topic.name)
+            self.notify_followers(topic.name)
         else:
             due.add(subscription)
 
@@ -385,22 +385,22 @@ class Broker:
                     reason=str(error),
                 )
         for consumer in list(subscription.consumers):
-            self.consumer_put_out(consumer)
+            self.disconnect_consumer(consumer)
 
-    def expect_news(self, name: TopicName) -> asyncio.Future[None]:
+    def next_arrival(self, name: TopicName) -> asyncio.Future[None]:
         """A future shared by all followers of a topic.
 
         It is done after the next append, when the topic closes, or when permissions change.
         """
-        found = self._news.get(name)
+        found = self._arrivals.get(name)
         if found is None:
             self._loop = asyncio.get_running_loop()
-            found = self._news[name] = self._loop.create_future()
+            found = self._arrivals[name] = self._loop.create_future()
         return found
 
-    def tell_followers(self, name: TopicName) -> None:
+    def notify_followers(self, name: TopicName) -> None:
         """Wake the HTTP requests that follow a topic."""
-        found = self._news.pop(name, None) if self._news else None
+        found = self._arrivals.pop(name, None) if self._arrivals else None
         if found is not None:
             found.set_result(None)
 
@@ -421,7 +421,7 @@ class Broker:
         if due_ms is None:
             self._alarms.cancel(gate)
         else:
-            self._alarms.set(gate, due_ms, gate.look_at_clock)
+            self._alarms.set(gate, due_ms, gate.check_clock)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after a delay; the returned function cancels it."""
@@ -439,8 +439,8 @@ class Broker:
     def _begin_review(self) -> None:
         in_progress = bool(self._to_review)
         self._to_review = deque(self._gates)
-        for name in list(self._news):
-            self.tell_followers(name)
+        for name in list(self._arrivals):
+            self.notify_followers(name)
         if not in_progress:
             self._review()
 
@@ -456,8 +456,8 @@ class Broker:
         """The node stops: end pending write retries and wake all followers."""
         self.ending = True
         self._write_retries.end()
-        for name in list(self._news):
-            self.tell_followers(name)
+        for name in list(self._arrivals):
+            self.notify_followers(name)
 
     # --- sessions of producers and consumers ------------------------------------------------
 
@@ -474,11 +474,11 @@ class Broker:
         of, producer_id = self._producers[producer]
         of.report_ready(producer_id)
 
-    def producer_put_out(self, producer: Producer) -> None:
+    def disconnect_producer(self, producer: Producer) -> None:
         """Disconnect a producer that another one has replaced."""
         found = self._producers.pop(producer, None)
         if found is not None:
-            found[0].put_out(found[1])
+            found[0].disconnect_client(found[1])
 
     def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
         """Register a consumer with its session."""
@@ -488,24 +488,24 @@ class Broker:
         """Unregister a consumer."""
         self._consumers.pop(consumer, None)
 
-    def consumer_put_out(self, consumer: Consumer) -> None:
+    def disconnect_consumer(self, consumer: Consumer) -> None:
         """Disconnect a consumer whose subscription was moved or removed."""
         found = self._consumers.get(consumer)
         if found is not None:
-            found[0].put_out(found[1])
+            found[0].disconnect_client(found[1])
 
-    def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
+    def disconnecting(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
         """Disconnect all consumers of a subscription except `but`."""
         for number, consumer in enumerate(list(subscription.consumers), 1):
             if consumer is not but:
-                self.consumer_put_out(consumer)
-            if not number % PUT_OUT_A_STEP:
+                self.disconnect_consumer(consumer)
+            if not number % DISCONNECTS_PER_STEP:
                 yield None
         # Consumers that have reconnected in the meantime. They are few: to reconnect takes a client
         # longer than this loop.
         for consumer in list(subscription.consumers):
             if consumer is not but:
-                self.consumer_put_out(consumer)
+                self.disconnect_consumer(consumer)
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
         """Delete a reader's subscription if it does not reconnect in `RETURN_SECONDS_MAX`."""

@@ -4,6 +4,9 @@ Producers, consumers and created topics cost memory or files while the connectio
 Clients use one connection for all partitions of a topic, so the limits of producers and consumers
 are the maximum number of partitions. The values come from the node's settings; sessions check them.
 `Peers` counts the connections of one port, for its listener.
+
+Before a peer is authenticated it gets little: a buffer of `STRANGER_BYTES`, frames of up to
+`CONNECT_BYTES_MAX`, and `connect_timeout_ms` for its CONNECT.
 """
 
 from __future__ import annotations
@@ -19,7 +22,13 @@ from lithify.settings import check_range
 if TYPE_CHECKING:
     from lithify.logger import Logger
 
-__all__ = ["ConnectionLimits", "Peers", "TooMany"]
+__all__ = ["CONNECT_BYTES_MAX", "STRANGER_BYTES", "ConnectionLimits", "Peers", "TooMany"]
+
+CONNECT_BYTES_MAX = 32 * 2**10
+"""The frame size limit before authentication: a token has 16 KiB at most."""
+
+STRANGER_BYTES = 2**13
+"""The receive buffer of a new connection."""
 
 REFUSALS_S = 1.0
 _LIMIT = 1_000_000

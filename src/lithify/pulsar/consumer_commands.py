@@ -18,10 +18,15 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.positions import unpack
 from lithify.pulsar.fast_path import frames
 from lithify.pulsar.schema_commands import consumer_schema
-from lithify.pulsar.seek_positions import LATEST, position_of, resolved, slots_of, start_of
+from lithify.pulsar.seek_and_start_positions import (
+    position_of,
+    seek_position,
+    slots_of,
+    start_position,
+)
 from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.pulsar.wire.error_codes import BeginAgain, error_code
+from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import check_client_name
 from lithify.topics.messages.message import MessageId
@@ -174,7 +179,7 @@ class Consuming:
             check()
         except SubscriptionRemoved as error:
             self._undo_join(topic, subscription, consumer)
-            raise BeginAgain from error
+            raise CommandRestarted from error
         except BaseException:
             # Also GeneratorExit, if the client has disconnected.
             self._undo_join(topic, subscription, consumer)
@@ -203,7 +208,7 @@ class Consuming:
 
         check()
         yield from consumer_schema(topics, topic, request)
-        start = yield from start_of(request, topic, topics.now_ms())
+        start = yield from start_position(request, topic, topics.now_ms())
         return (
             yield from topic.creating(
                 name,
@@ -242,7 +247,7 @@ class Consuming:
             host.active_changed(subscription, was_active)
         host.dispatch(joined.topic, subscription)
 
-    def put_out(self, consumer_id: int) -> None:
+    def disconnect_client(self, consumer_id: int) -> None:
         """Disconnect a consumer; its client subscribes again."""
         joined = self._joined.pop(consumer_id, None)
         if joined is not None:
@@ -269,7 +274,7 @@ class Consuming:
                 InvalidInput(f"subscription {subscription.name} has other consumers"),
             )
             return
-        yield from self._session.host.putting_out(subscription, but=joined.consumer)
+        yield from self._session.host.disconnecting(subscription, but=joined.consumer)
         if not self._is_joined(joined):
             self._fail(request.request_id, _missing(joined.id))
             return
@@ -310,7 +315,7 @@ class Consuming:
         for _ in range(min(LEAVING_A_STEP, len(self._to_disconnect))):
             joined = self._to_disconnect.popleft()
             if self._is_joined(joined):
-                self.put_out(joined.id)
+                self.disconnect_client(joined.id)
         if self._to_disconnect:
             self._session.host.soon(self._session.source, self._disconnect_some)
 
@@ -507,19 +512,15 @@ class Consuming:
             return
         topic = joined.topic
         try:
-            if request.HasField("message_publish_time"):
-                position = yield from topic.reader.finding_time(
-                    min(request.message_publish_time, LATEST),
-                    compacted=joined.subscription.compacted,
-                )
-                self._check_joined(joined)
-            else:
-                position = resolved(position_of(request.message_id), topic)
+            position = yield from seek_position(
+                request, topic, compacted=joined.subscription.compacted
+            )
+            self._check_joined(joined)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
         # CLOSE_CONSUMER must arrive before SUCCESS: otherwise the client drops the next messages.
-        yield from self._session.host.putting_out(joined.subscription)
+        yield from self._session.host.disconnecting(joined.subscription)
         try:
             yield from topic.seeking(joined.subscription, position)
         except LithifyError as error:
@@ -534,7 +535,7 @@ class Consuming:
             return
         topic = joined.topic
         try:
-            last = yield from topic.reader.finding_last_message_id(joined.consumer.through)
+            last = yield from topic.reader.end.finding(joined.consumer.through)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return

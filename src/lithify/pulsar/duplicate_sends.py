@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.pulsar.fast_path import frames as hot
+from lithify.pulsar.fast_path import frames as fast
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def split_run(
 
     Uses the sequence ids in the metadata, because recovery reads them from the log.
     """
-    if (sends.flags[start:stop] & hot.CHUNK_ID).any():
+    if (sends.flags[start:stop] & fast.CHUNK_ID).any():
         ranges = zip(sends.entry_starts[start:stop], sends.entry_stops[start:stop], strict=True)
         return known.split_chunks(producer, (data.data[low:high] for low, high in ranges))
     first = sends.metadata_sequence_ids[start:stop]
@@ -44,10 +44,10 @@ def repeat_receipts(
     producer_id: int, sequence_ids: NDArray[np.int64], highest: NDArray[np.int64]
 ) -> bytes:
     """Receipts with the ids (-1, -1): the message is in the log, at a position not stated."""
-    out = np.empty(hot.RECEIPT_BYTES_MAX, dtype=np.uint8)
-    producer_ids = np.array([hot.signed(producer_id)], dtype=np.int64)
+    out = np.empty(fast.RECEIPT_BYTES_MAX, dtype=np.uint8)
+    producer_ids = np.array([fast.signed(producer_id)], dtype=np.int64)
     frames = []
     for row in range(len(sequence_ids)):
         ids, tops = sequence_ids[row : row + 1], highest[row : row + 1]
-        frames.append(out[: hot.write_receipts(out, producer_ids, ids, tops, -1, -1)].tobytes())
+        frames.append(out[: fast.write_receipts(out, producer_ids, ids, tops, -1, -1)].tobytes())
     return b"".join(frames)

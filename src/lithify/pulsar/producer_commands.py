@@ -147,7 +147,7 @@ class Producing:
         self._disconnected.pop(request.producer_id, None)
         host.producer_joined(producer, self, request.producer_id)
         for other in replaced:
-            host.producer_put_out(other)
+            host.disconnect_producer(other)
         if topic.writer.deduplication is None:
             self._answer(joined)
         else:
@@ -184,7 +184,7 @@ class Producing:
             joined.ready = True
             self._answer(joined)
 
-    def put_out(self, producer_id: int) -> None:
+    def disconnect_client(self, producer_id: int) -> None:
         """Disconnect a producer, for example because another one has replaced it."""
         if self._joined.pop(producer_id, None) is not None:
             self._send_close(producer_id)
@@ -494,7 +494,7 @@ class Producing:
     def _disconnect(self, joined: _Joined) -> None:
         if self._joined.get(joined.id) is joined:
             self._leave(joined)
-            self.put_out(joined.id)
+            self.disconnect_client(joined.id)
 
     def _receipts(
         self,

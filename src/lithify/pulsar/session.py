@@ -33,23 +33,23 @@ from google.protobuf.message import DecodeError
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.pulsar.authorization import Gate
+from lithify.pulsar.connection_limits import CONNECT_BYTES_MAX
 from lithify.pulsar.consumer_commands import Consuming
 from lithify.pulsar.fast_path import frames
 from lithify.pulsar.producer_commands import Producing
 from lithify.pulsar.schema_commands import SchemaRequests
 from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.pulsar.wire.error_codes import BeginAgain, error_code
+from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
 from lithify.pulsar.wire.framing import (
-    CONNECT_BYTES_MAX,
     FRAME_MARGIN_BYTES,
     check_text,
     next_frame,
 )
+from lithify.topics.client_info import ClientInfo
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.disk_steps import DiskCall, run_here
 from lithify.topics.permissions import Action
-from lithify.topics.producers.client import ClientInfo
 from lithify.topics.topics import TopicNotFound
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Host(Protocol):
     def producer_ready(self, producer: Producer) -> None:
         """A waiting producer has become the exclusive producer of its topic."""
 
-    def producer_put_out(self, producer: Producer) -> None:
+    def disconnect_producer(self, producer: Producer) -> None:
         """Disconnect a producer that another one has replaced."""
 
     def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
@@ -176,10 +176,10 @@ class Host(Protocol):
     def consumer_left(self, consumer: Consumer) -> None:
         """Unregister a consumer."""
 
-    def consumer_put_out(self, consumer: Consumer) -> None:
+    def disconnect_consumer(self, consumer: Consumer) -> None:
         """Disconnect a consumer whose subscription was moved or removed."""
 
-    def putting_out(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
+    def disconnecting(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
         """Disconnect all consumers of a subscription except `but`."""
 
     def forget_later(self, topic: Topic, subscription: Subscription) -> None:
@@ -262,7 +262,7 @@ class Session:
         waits for an operation. The caller calls again after `resume` or `wake`. Raises
         `ProtocolError` if the connection must be closed.
         """
-        self._gate.look_at_clock()
+        self._gate.check_clock()
         self._raise_problem()
         cost = 0
         limit = self.frame_bytes_max
@@ -308,7 +308,7 @@ class Session:
         if sends.why != frames.LARGE_BATCH:
             return sends
 
-        # The buffer does not change: the listener does not read while the session waits.
+        # The buffer does not change: the connection does not read while the session waits.
         self.in_steps(self._check(data, start, limit))
         return None
 
@@ -378,7 +378,7 @@ class Session:
     def answered(self, count: int) -> None:
         """`count` messages have their outcome: a receipt, an error, or a failed producer."""
         self.unanswered -= count
-        # An empty send: the listener checks whether to resume reading, even without a reply.
+        # An empty send: the connection checks whether to resume reading, even without a reply.
         self.send(b"")
 
     def pause(self) -> None:
@@ -421,32 +421,32 @@ class Session:
         return handler(command) if self._gate.admits(command) else None
 
     def repeating(self, handler: Handler, command: wire.BaseCommand) -> Steps[None]:
-        """Execute a command, and restart it on each `BeginAgain`."""
+        """Execute a command, and restart it on each `CommandRestarted`."""
         while True:
             try:
                 steps = handler(command)
                 if steps is not None:
                     yield from steps
-            except BeginAgain:
+            except CommandRestarted:
                 if self._gate.admits(command):
                     continue
             return
 
     def check_unchanged(self, topic: Topic, command: wire.BaseCommand) -> None:
-        """Raise `BeginAgain` if the command has lost its topic or permission since it began."""
+        """Raise `CommandRestarted` if the command lost its topic or permission while it waited."""
         if not (self._is_served(topic) and self._gate.still_admits(command)):
-            raise BeginAgain
+            raise CommandRestarted
         topic.writer.check_open()
 
     @contextmanager
     def using(self, topic: Topic) -> Iterator[None]:
-        """Raise `BeginAgain` for an error of a topic that was unloaded or deleted since."""
+        """Raise `CommandRestarted` for an error of a topic that was unloaded or deleted since."""
         try:
             yield
         except LithifyError as error:
             if self._is_served(topic):
                 raise
-            raise BeginAgain from error
+            raise CommandRestarted from error
 
     def _is_served(self, topic: Topic) -> bool:
         return self.host.topics.opened_topic(topic.name) is topic

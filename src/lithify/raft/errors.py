@@ -2,17 +2,18 @@
 
 LithifyError
 ├── GapInLog        an entry that does not follow the one before it
-├── EntryGone       an index that is compacted away
+├── EntryDeleted    an index that is compacted away
 ├── EntryUnreadable an entry in a damaged place of a file, or that the disk cannot read
 ├── EntriesLost     entries that must be there and are not
 ├── FilesLost       files that the manifest names and that are gone (a `MissingFile`)
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not read its messages
-├── NodeNotReached  a node that is to be added is not at its address
+├── MemberNotReached  a node that is to be added is not at its address
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
-├── MemberElsewhere a member has another address than the given one
+├── MemberReadsOnly  a request that other members must agree to, without an address for them
+├── MemberAddressDiffers  a member has another address than the given one
 ├── LearnerSilent   a node that was added does not answer
-├── LearnersStay    a node that was added is a learner, and no voter yet
+├── LearnersNotPromoted  a node that was added is a learner, and no voter yet
 ├── OutcomeUnknown  a proposal that may have been done or not
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
 ├── NoSuchDirectory a directory to be read does not exist
@@ -21,31 +22,24 @@ LithifyError
 
 from __future__ import annotations
 
-from lithify.errors import (
-    CONFLICT,
-    FAILED,
-    NOT_FOUND,
-    OUTCOME_UNKNOWN,
-    UNREACHABLE,
-    Corrupt,
-    LithifyError,
-    MissingFile,
-)
+from lithify.errors import Corrupt, LithifyError, MissingFile
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
 
 __all__ = [
     "ClientTooSlow",
     "CreationUnknown",
     "EntriesLost",
-    "EntryGone",
+    "EntryDeleted",
     "EntryUnreadable",
     "FilesLost",
     "ForeignGroup",
     "GapInLog",
     "GroupAbsent",
     "LearnerSilent",
-    "LearnersStay",
-    "MemberElsewhere",
+    "LearnersNotPromoted",
+    "MemberAddressDiffers",
     "MemberNotReached",
+    "MemberReadsOnly",
     "NoSuchDirectory",
     "OutcomeUnknown",
     "UnknownGroup",
@@ -62,7 +56,7 @@ class GapInLog(LithifyError):
         super().__init__(f"group {group}: entry {found} was written, {expected} was expected")
 
 
-class EntryGone(LithifyError):
+class EntryDeleted(LithifyError):
     """An index that is compacted away: nothing needs it."""
 
     def __init__(self, group: str, index: int) -> None:
@@ -155,6 +149,21 @@ class MemberNotReached(LithifyError):
         super().__init__(f"{what}. Nothing has changed; start it first, or correct the address")
 
 
+class MemberReadsOnly(LithifyError):
+    """Other members must agree to the request, and this process has no address for them."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, node: str, others: list[str]) -> None:
+        self.node = node
+        self.others = others
+        what = f"node {node} is in a cluster with {', '.join(others)}"
+        super().__init__(
+            f"{what}, and without an address for them it can only be read. Nothing has changed; "
+            "send the request to a running node, or start this one with its cluster port"
+        )
+
+
 class ForeignGroup(LithifyError):
     """A node that is to be added has another group of the same name. Nothing has changed."""
 
@@ -171,7 +180,7 @@ class ForeignGroup(LithifyError):
         )
 
 
-class MemberElsewhere(LithifyError):
+class MemberAddressDiffers(LithifyError):
     """An address was given for a member that is reached at another. Nothing has changed."""
 
     exit_code = CONFLICT
@@ -195,7 +204,7 @@ class LearnerSilent(LithifyError):
         super().__init__(f"{names} did not answer within {limit_s:g} s and was removed again")
 
 
-class LearnersStay(LithifyError):
+class LearnersNotPromoted(LithifyError):
     """Nodes were added as learners and are no voters yet; they stay learners."""
 
     exit_code = FAILED

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

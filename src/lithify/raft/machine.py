@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkab
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
 
 __all__ = [
     "Checkpoint",

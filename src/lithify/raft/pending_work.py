@@ -44,3 +44,5 @@ class Outgoing:
     """For a reader."""
     sends: list[Send] = field(default_factory=list)
     """What the machine sends to clients, on the leader."""
+    again: bool = False
+    """Is there more to do, after others had their turn?"""

@@ -39,14 +39,15 @@ from lithify.compaction.limits.budget import Budget
 from lithify.errors import Corrupt, LithifyError, MissingFile, UnsupportedVersion
 from lithify.fs import LocalFileSystem
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import ORDER_EVENT, ORDER_PUBLISH
-from lithify.log.keyindex.key_index_kernels import position_order
+from lithify.log.key_index.key_index import ORDER_EVENT, ORDER_PUBLISH
+from lithify.log.key_index.key_index_kernels import position_order
+from lithify.log.open_segments import OpenSegment, OpenSegments, read_dead_set
 from lithify.log.read_only_log import find_manifest, open_readonly, pinned_generation
-from lithify.log.reader import ActiveTail, OpenSegment, OpenSegments, Snapshot, read_dead_set
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.segments.block_index import BlockIndex
 from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.spark.arrow_rows import ArrowRows, id_columns
-from lithify.topics.compaction.key_index import IndexTask, open_index
+from lithify.topics.compaction.build_key_index import IndexTask, open_index
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyIndex, KeyRows
+    from lithify.log.key_index.key_index import KeyIndex, KeyRows
     from lithify.log.manifest import Manifest, SegmentRef
     from lithify.log.reader import SegmentSpan
     from lithify.log.segments.scan import Frames

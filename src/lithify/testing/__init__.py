@@ -1,3 +1,3 @@
-"""Tools for tests: a file system that fails by rules, stages and stories of the Raft core."""
+"""Tools for tests: a faulty file system; a simulation and scenarios of the Raft core."""
 
 __all__: list[str] = []

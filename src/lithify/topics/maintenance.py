@@ -1,9 +1,10 @@
 """Periodic maintenance of a topic: policies, retention, rates, and deletion of old files.
 
-1. Once per second the policies are enforced: messages older than the time to live are
-   acknowledged; producers are refused while a subscription exceeds the backlog limit; and the first
-   position that the log must keep is computed (`retention.py`). This works in memory, except for
-   the search by time and the snapshot of the producers, which are disk steps (`disk_steps.py`).
+1. Once per second the policies are enforced: messages older than the time to live are acknowledged;
+   producers are refused while a subscription exceeds the backlog limit (`backlog_limit.py`); and
+   the first position that the log must keep is computed (`retention.py`). This works in memory,
+   except for the search by time and the snapshot of the producers, which are disk steps
+   (`disk_steps.py`).
 2. The next round does the disk work: maintain the log and the cursors, roll the active segment if
    all of it is past retention, drop the head of the log, and delete retired files.
 
@@ -18,9 +19,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.errors import WriteFailed
 from lithify.positions import NO_POSITION
+from lithify.topics.backlog_limit import checking_backlogs
 from lithify.topics.retention import LogHold, acknowledged_through, active_may_go, first_to_keep
-from lithify.topics.statistics.backlog import backlog
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Maintenance", "log_holds"]
 
-CHECKED_PER_STEP = 200
-"""Subscriptions checked per step, about 1 ms."""
 POLICY_SECONDS = 1.0
 """Interval at which retention, time to live and backlogs are enforced."""
 
@@ -77,7 +77,7 @@ class Maintenance:
         now_ms = self._clock.now_ms()
         if policies.message_ttl_ms:
             yield from topic.expiring(now_ms - policies.message_ttl_ms)
-        yield from self._checking_backlogs(policies.backlog_bytes_max)
+        yield from checking_backlogs(topic, self._gaps, policies.backlog_bytes_max)
         acknowledged = acknowledged_through(log_holds(topic)).position
         keep_from = first_to_keep(
             topic.log.manifest.segments,
@@ -92,29 +92,12 @@ class Maintenance:
         if keep_from > self._keep_from:
             # Recovery replays the log after the snapshot of the producers, so the snapshot must
             # cover everything that is about to be dropped.
-            yield from topic.writer.saving_producers()
+            try:
+                yield from topic.writer.saving_producers(topic.compaction.reserve.if_full)
+            except WriteFailed:
+                # It is reported, and retried before anything is dropped.
+                return
         self._keep_from = keep_from
-
-    def _checking_backlogs(self, limit: int) -> Steps[None]:
-        """Move durable cursors over gaps; refuse producers if a backlog exceeds the limit.
-
-        Yields between steps, as there may be thousands of subscriptions.
-        """
-        topic, size = self._topic, 0
-        for number, each in enumerate(list(topic.subscriptions.values()), 1):
-            if not number % CHECKED_PER_STEP:
-                yield None
-            if not each.durable or topic.subscriptions.get(each.name) is not each:
-                continue
-            if not each.compacted:
-                self._gaps.take(each)
-            if limit >= 0:
-                size = max(size, backlog(topic, each.acked)[1])
-        topic.writer.refusal = ""
-        if 0 <= limit < size:
-            topic.writer.refusal = (
-                f"topic {topic.name} has a backlog of {size} bytes, the limit is {limit}"
-            )
 
 
 def log_holds(topic: Topic) -> list[LogHold]:

@@ -1,4 +1,4 @@
-"""Retention and backlog limits: which segments a topic may drop. Pure decisions.
+"""Retention: which segments a topic may drop. Pure decisions; `maintenance.py` applies them.
 
 Segments are dropped whole and from the head only. A segment may be dropped when
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, InvalidInput
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
@@ -27,22 +26,10 @@ if TYPE_CHECKING:
     from lithify.log.manifest import SegmentRef
     from lithify.topics.definitions.policies import Policies
 
-__all__ = [
-    "BacklogExceeded",
-    "LogHold",
-    "acknowledged_through",
-    "active_may_go",
-    "first_to_keep",
-]
+__all__ = ["LogHold", "acknowledged_through", "active_may_go", "first_to_keep"]
 
 ROLL_MS_MIN = 60_000
 """Minimum age of an active segment before a roll for retention; a roll costs four fsyncs."""
-
-
-class BacklogExceeded(InvalidInput):
-    """The backlog of a subscription exceeds the limit; producers are refused."""
-
-    exit_code = CONFLICT
 
 
 @dataclass(frozen=True, slots=True)

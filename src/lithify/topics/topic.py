@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.tasks.jobs import ignore_progress, no_check
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, MissingCursors
 from lithify.log.log import Log
 from lithify.logger import get_logger
-from lithify.positions import PACKED
+from lithify.positions import NO_POSITION, PACKED
 from lithify.topics.compaction.compaction_service import LogCompactionService
 from lithify.topics.compaction.topic_compaction import TopicCompaction
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
@@ -36,8 +36,8 @@ from lithify.topics.maintenance import Maintenance, log_holds
 from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
 from lithify.topics.producers.producers import Producers
 from lithify.topics.producers.topic_writer import TopicTerminated, TopicWriter
+from lithify.topics.reading.dispatch_reads import TopicReads
 from lithify.topics.reading.last_message_id import LastMessageId
-from lithify.topics.reading.reads import TopicReads
 from lithify.topics.reading.topic_reader import TopicReader
 from lithify.topics.statistics.throughput import Throughput
 from lithify.topics.subscriptions.acknowledgements import Acknowledgements
@@ -112,8 +112,8 @@ class Topic:
         self.cursors = cursors
         self.compaction = compaction
         self.service = service
-        end = LastMessageId(log)
         reading = TopicReads(log, service, compaction.latencies, clock)
+        end = LastMessageId(log, reading, service, name.partition)
         self.writer = TopicWriter(name, log, end, deduplication, clock)
         self.reader = TopicReader(fs, name, log, end, reading, compaction, service)
         self.producers = Producers()
@@ -123,7 +123,7 @@ class Topic:
         self.policies: Callable[[], Policies] = Policies
         self.used_s = clock.monotonic_s()
         """The last time at which the topic was in use."""
-        self.upkeep_failure = ""
+        self.maintenance_failure = ""
         """Why the last maintenance round failed; empty if it succeeded."""
         self._clock = clock
         self._reading = reading
@@ -131,7 +131,7 @@ class Topic:
         self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
         self._throughput = Throughput(self, clock)
-        self._upkeep = Maintenance(self, self._gaps, clock)
+        self._maintenance = Maintenance(self, self._gaps, clock)
         for each in cursors.names():
             self._add_subscription(
                 each,
@@ -168,6 +168,9 @@ class Topic:
                 events=events,
             )
             opened.callback(log.close)
+            if log.last_position != NO_POSITION and not fs.exists(f"{directory}/cursors"):
+                # They are created before the first entry.
+                raise MissingCursors(f"{directory}/cursors", str(name))
             cursors = CursorStore.open(fs, f"{directory}/cursors", clock=clock, events=events)
             opened.callback(cursors.close)
             _cut_cursors(cursors, name, log.next_position)
@@ -241,7 +244,7 @@ class Topic:
 
         With `through`: of the last message for a compacted consumer that joined at this horizon.
         """
-        return run_here(self.reader.finding_last_message_id(through))
+        return run_here(self.reader.end.finding(through))
 
     # --- subscriptions ----------------------------------------------------------------------
 
@@ -491,7 +494,7 @@ class Topic:
 
     def maintain_files(self) -> None:
         """Do the periodic work that waits for the disk; may be called from any thread."""
-        self._upkeep.files()
+        self._maintenance.files()
 
     @property
     def in_use(self) -> bool:
@@ -521,12 +524,12 @@ class Topic:
             self.used_s = self._clock.monotonic_s()
         self._reading.forget_unused()
         self._reading.forget_below(self.log.manifest.segments[0].first_position)
-        if self._upkeep.is_due():
+        if self._maintenance.is_due():
             yield from self.enforcing()
 
     def enforcing(self) -> Steps[None]:
         """Enforce the policies; the next `maintain_files` deletes what they release."""
-        yield from self._upkeep.enforcing(self.policies())
+        yield from self._maintenance.enforcing(self.policies())
         yield from self._throughput.noting()
 
     def log_holds(self) -> list[LogHold]:
@@ -550,13 +553,13 @@ class Topic:
 
     def expiring(self, before_ms: int) -> Steps[None]:
         """Acknowledge, for every subscription, the messages published before a time."""
-        position = yield from self.reader.finding_time(before_ms)
+        position = yield from self.reader.times.finding(before_ms)
         yield from self._skipping_below(position)
 
     def skipping_below(self, position: int) -> Steps[None]:
         """Acknowledge everything below a position for every subscription: it can be trimmed."""
         yield from self._skipping_below(min(position, self.last_position + 1))
-        yield from self.writer.saving_producers()
+        yield from self.writer.saving_producers(self.compaction.reserve.if_full)
 
     def _skipping_below(self, position: int) -> Steps[None]:
         for each in list(self.subscriptions.values()):

@@ -28,23 +28,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lithify.claims import Claims
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
-from lithify.errors import (
-    NOT_FOUND,
-    InvalidInput,
-    LithifyError,
-    MissingLog,
-    OpenFailed,
-    WriteFailed,
-)
+from lithify.errors import InvalidInput, LithifyError, MissingLog, OpenFailed, WriteFailed
+from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.name_locks import Claims
 from lithify.settings import LogSettings
 from lithify.topics.compaction.compaction_service import service_factory
 from lithify.topics.compaction.scheduling import TopicCompactions
@@ -66,7 +60,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
@@ -119,9 +113,11 @@ class Topics:
         events: EventSink,
         owner: str,
         queue: RunQueue | None = None,
+        is_locked: bool = False,
     ) -> None:
         """Open the topics in `directory`, which no other process may have open.
 
+        The topics lock it, unless the caller has locked it for as long as they are open.
         `queue` is the run queue of the node; by default the topics have one of their own.
         """
         self._fs = fs
@@ -145,7 +141,7 @@ class Topics:
         self._new_service = service_factory(settings.compaction_service)
         check_no_backup(fs, directory)
         fs.mkdir(directory)
-        self._lock = lock = hold_directory(fs, f"{directory}/{LOCK}", owner)
+        self._lock = None if is_locked else hold_directory(fs, f"{directory}/{LOCK}", owner)
         try:
             self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
             inventory = Inventory(fs, f"{directory}/{INVENTORY}", events)
@@ -154,7 +150,7 @@ class Topics:
             )
             self._missing = MissingLogs(self._directories, self.definitions)
         except BaseException:
-            lock.release()
+            self._unlock()
             raise
 
     # --- definitions ------------------------------------------------------------------------
@@ -536,9 +532,13 @@ class Topics:
             except Exception as error:  # noqa: BLE001  (continue with the other topics)
                 errors.append(error)
         self._open.clear()
-        self._lock.release()
+        self._unlock()
         if errors:
             raise errors[0]
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     # --- directories ------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Tell the stories anew: `python -m tests.scenario.raft --rewrite [NAME…]`; without it, only look.
+"""Tell the stories again: `python -m tests.scenario.raft --rewrite [NAME…]`; without it, only look.
 
 Read the difference (`git diff`) before you keep it: it is the behaviour that has changed.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 
-from lithify.testing.raft_story import play
+from lithify.testing.raft_scenarios import play
 from tests.scenario.raft.test_stories import STORIES
 
 

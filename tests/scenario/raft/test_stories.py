@@ -1,4 +1,4 @@
-"""Every story ends as it is told. `python -m tests.scenario.raft` tells them anew."""
+"""Every story has the expected output. `python -m tests.scenario.raft` plays them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lithify.testing.raft_story import play
+from lithify.testing.raft_scenarios import play
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 

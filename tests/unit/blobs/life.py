@@ -27,7 +27,7 @@ from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.limits.budget import DiskGate
+from lithify.compaction.limits.disk_gate import DiskGate
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.positions import POSITION_MAX
@@ -277,11 +277,11 @@ class Life:
 
     def roll(self) -> None:
         """Seal the active segment if anything is in it."""
-        writer = self.store._writer
+        writer = self.store.writer
         with writer.lock:
             writer.ready()
             if self.store.log.active_bytes > 64:
-                writer._roll()
+                writer.roll()
 
     # --- compaction -----------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class Life:
         return report
 
     def compact_meanwhile(self, policy: str, act: Callable[[], None]) -> Report:
-        """Compact, and do something else as soon as the run has looked at what is there."""
+        """Compact, and do something else as soon as the run has checked what is there."""
         sealed = [s for s in self.store.log.manifest.segments if s.sealed]
         now, horizon = self.clock.now_ms(), sealed[-1].last_position if sealed else -1
 
@@ -343,7 +343,7 @@ class Life:
     # --- erasing ------------------------------------------------------------------------------
 
     def erase(self, bytes_max: int = 10**9) -> EraseProgress:
-        """Take steps until there is nothing to do, then look at the files; the sum of the steps."""
+        """Take steps until there is nothing to do, then check the files; the sum of the steps."""
         total = EraseProgress(0, 0, idle=False)
         doomed = self.to_be_erased()
         if self.store.erase._began_ms is not None:

@@ -70,7 +70,7 @@ class Chunks:
         self._held = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """At most this many bytes; none at the end."""
         while not self._held:
             piece = next(self._pieces, None)
             if piece is None:
@@ -159,7 +159,7 @@ class Replica:
     def has(self, blob_id: str) -> bool:
         """Has it a content that no run may drop now, by what is written, durable or not?"""
         id_hash = hash_id(blob_id, self.store.log.manifest.log_id)
-        found = self.store.replication.applier._looks.state(id_hash)
+        found = self.store.replication.applier._reads.state(id_hash)
         if found is None or found.put is None:
             return False
         now_ms = self.clock.now_ms()
@@ -176,11 +176,11 @@ class Replica:
             return None
 
     def roll(self) -> None:
-        writer = self.store._writer
+        writer = self.store.writer
         with writer.lock:
             writer.ready()
             if self.store.log.active_bytes > 64:
-                writer._roll()
+                writer.roll()
 
     def check(self) -> None:
         """What it has known as deleted is not there, but by an undelete."""
@@ -310,7 +310,7 @@ class World:
             replica.check()
 
     def meanwhile(self, busy: Replica) -> None:
-        """Other things happen; the one that waits for an answer asks nobody else."""
+        """Other things happen; the one that waits for an answer asks no other caller."""
         if self._depth or not self.chance(0.15):
             return
         self._depth += 1
@@ -412,7 +412,7 @@ class World:
             each.store.replication.set_peers(peers)
 
     def _unlist_long(self, replica: Replica) -> None:
-        """So long that the others forget what they have done meanwhile."""
+        """Long enough that the others purge what they have deleted meanwhile."""
         self._unlist(replica)
         others = [each for each in self.replicas if not each.away]
         for _ in range(2 if others else 0):

@@ -1,4 +1,4 @@
-"""Puts of many threads: they are written together, and each is told what came of its own."""
+"""Concurrent puts: they are written together, and each gets its own outcome."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gathering(
 ) -> Iterator[Callable[[str, bytes], Future[BlobInfo]]]:
     """Put in threads, one after the other; nothing is written before the block ends."""
     told = store._operations._puts._waiting = Told()
-    with ThreadPoolExecutor(32) as pool, store._writer.lock:
+    with ThreadPoolExecutor(32) as pool, store.writer.lock:
 
         def put(blob_id: str, content: bytes) -> Future[BlobInfo]:
             future = pool.submit(store.put, content, service="s", blob_id=blob_id)
@@ -66,7 +66,7 @@ def faulty_store() -> tuple[BlobStore, FaultyFileSystem]:
     return create(fs), fs
 
 
-def test_those_who_come_together_share_one_write_and_one_fsync() -> None:
+def test_concurrent_puts_share_one_write_and_one_fsync() -> None:
     store, fs = faulty_store()
     before = len(fs.trace)
     with gathering(store) as put:
@@ -79,7 +79,7 @@ def test_those_who_come_together_share_one_write_and_one_fsync() -> None:
     assert [info.blob_id for info in store.list()] == list(puts)
 
 
-def test_each_is_refused_or_taken_for_itself() -> None:
+def test_each_put_of_a_group_is_accepted_or_refused_separately() -> None:
     store = create()
     store.put(b"", service="s", blob_id="taken")
     with gathering(store) as put:
@@ -94,7 +94,7 @@ def test_each_is_refused_or_taken_for_itself() -> None:
     assert read(store, "last") == b"last"
 
 
-def test_a_group_goes_into_as_many_segments_as_it_needs_and_no_record_spans_two() -> None:
+def test_a_group_may_span_segments_but_no_record_does() -> None:
     store = create()
     with gathering(store) as put:
         futures = [put(str(number), content_of(number, 60_000)) for number in range(12)]
@@ -106,7 +106,7 @@ def test_a_group_goes_into_as_many_segments_as_it_needs_and_no_record_spans_two(
         assert read(store, str(number)) == content_of(number, 60_000)
 
 
-def test_a_store_that_fills_up_takes_as_many_of_a_group_as_one_by_one() -> None:
+def test_a_full_store_accepts_as_many_of_a_group_as_one_by_one() -> None:
     one_by_one, together = create(segments=2), create(segments=2)
     taken = 0
     with suppress(BlobStoreFull):
@@ -120,7 +120,7 @@ def test_a_store_that_fills_up_takes_as_many_of_a_group_as_one_by_one() -> None:
     assert len(errors) > taken
 
 
-def test_a_failed_fsync_takes_the_whole_group_and_the_next_one_is_not_held_up() -> None:
+def test_a_failed_fsync_fails_the_whole_group_and_does_not_delay_the_next() -> None:
     store, fs = faulty_store()
     fs.add(Fault("fdatasync", nth=1, kind="EIO"))
     with gathering(store) as put:
@@ -132,7 +132,7 @@ def test_a_failed_fsync_takes_the_whole_group_and_the_next_one_is_not_held_up() 
     assert {read(store, str(number)) for number in range(5)} == {b"found"}
 
 
-def test_a_write_that_fails_takes_one_and_the_others_are_tried_without_it() -> None:
+def test_a_failed_write_fails_one_put_and_the_others_are_retried() -> None:
     store, fs = faulty_store()
     fs.add(Fault("writev", nth=1, kind="ENOSPC"))
     with gathering(store) as put:
@@ -142,7 +142,7 @@ def test_a_write_that_fails_takes_one_and_the_others_are_tried_without_it() -> N
     assert [info.blob_id for info in store.list()] == ["1", "2", "3", "4"]
 
 
-def test_a_store_that_is_closed_tells_all_that_wait() -> None:
+def test_waiting_puts_fail_when_the_store_is_closed() -> None:
     store = create()
     with gathering(store) as put:
         futures = [put(str(number), b"x") for number in range(5)]
@@ -189,7 +189,7 @@ class Held:
         return self.store.put(blob_id.encode(), service="s", blob_id=blob_id)
 
 
-def test_a_group_is_written_while_the_fsync_of_another_is_under_way() -> None:
+def test_a_group_is_written_during_the_fsync_of_another() -> None:
     held = Held()
     with ThreadPoolExecutor(32) as pool:
         futures = [pool.submit(held.put, "first")]
@@ -222,7 +222,7 @@ def test_a_few_wait_for_the_end_of_the_fsync() -> None:
     assert held.calls == ["writev", "fdatasync", "writev", "fdatasync"]
 
 
-def test_a_failed_fsync_takes_the_group_that_was_written_meanwhile() -> None:
+def test_a_failed_fsync_fails_the_group_written_during_it() -> None:
     held = Held(Fault("fdatasync", nth=1, kind="EIO"))
     with ThreadPoolExecutor(32) as pool:
         futures = [pool.submit(held.put, "first")]
@@ -231,7 +231,7 @@ def test_a_failed_fsync_takes_the_group_that_was_written_meanwhile() -> None:
         held.write.wait_until_reached()
         held.write.open()
         # Before the fsync fails they are written, all but for the answer.
-        with held.store._writer.lock:
+        with held.store.writer.lock:
             held.sync.open()
         assert all(isinstance(future.exception(), WriteFailed) for future in futures)
     assert list(held.store.list()) == []
@@ -239,7 +239,7 @@ def test_a_failed_fsync_takes_the_group_that_was_written_meanwhile() -> None:
         assert read(held.store, held.put(blob_id).blob_id) == blob_id.encode()
 
 
-def test_what_is_acknowledged_is_there_however_many_fsyncs_fail() -> None:
+def test_acknowledged_puts_survive_any_number_of_failed_fsyncs() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     store = create(fs)
     for nth in range(3, 60, 7):
@@ -289,7 +289,7 @@ def interrupted() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("comes", [0, 1])
-def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
+def test_an_interrupted_leader_of_a_group_of_puts_passes_the_lead_on(comes: int) -> None:
     """The main thread is the first, which leads, or the second, which sleeps."""
     store = create()
     told = store._operations._puts._waiting = Told()
@@ -301,7 +301,7 @@ def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
             return store.put(b"x", service="s", blob_id=f"other {number}")
 
         def keep_back() -> list[Future[BlobInfo]]:
-            with store._writer.lock:
+            with store.writer.lock:
                 others = [pool.submit(put, n) for n in range(comes)]
                 told.wait(comes)
                 locked.set()
@@ -324,14 +324,14 @@ def test_whoever_is_interrupted_hands_the_lead_on(comes: int) -> None:
 
 
 def test_the_others_of_a_group_are_woken_past_one_that_was_interrupted() -> None:
-    """The main thread sleeps, second of five, while their fsync is under way."""
+    """The main thread sleeps, second of five, while their fsync is in progress."""
     held = Held()
     locked, begun = threading.Event(), threading.Event()
 
     with ThreadPoolExecutor(8) as pool, interrupted() as interrupt:
 
         def hold_up() -> list[Future[BlobInfo]]:
-            with held.store._writer.lock:
+            with held.store.writer.lock:
                 others = [pool.submit(held.put, "first")]
                 held.told.wait()
                 locked.set()
@@ -354,7 +354,7 @@ def test_the_others_of_a_group_are_woken_past_one_that_was_interrupted() -> None
     assert not held.puts._inside
 
 
-def test_one_that_leads_is_interrupted_behind_the_fsync_of_the_group_before() -> None:
+def test_a_leader_is_interrupted_after_the_fsync_of_the_previous_group() -> None:
     """Its group is told at once, and the next one is led."""
     held = Held()
     begun = threading.Event()

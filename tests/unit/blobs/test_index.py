@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index import Bloom, Recent
 from lithify.blobs.index_rows import IndexRow, rows_of
-from lithify.blobs.key_index import open_index, put_index, run_index
 from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, KeyRows
+from lithify.log.key_index.key_index import COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 from tests.hooked_jobs import HookedJobs
 from tests.unit.blobs.life import DIRECTORY, RETENTION_MS, Life
@@ -152,7 +152,7 @@ class Shortening(HookedJobs):
         put_index(task, KeyRows(**{name: getattr(rows, name)[kept] for name in COLUMNS}))
 
 
-def test_only_so_many_rows_are_kept_for_the_next_look_up() -> None:
+def test_the_number_of_cached_rows_is_bounded() -> None:
     fs = MemoryFileSystem()
     life = Life(fs, ManualClock())
     for number in range(300):

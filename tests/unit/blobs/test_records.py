@@ -39,7 +39,7 @@ def a_put(**other: object) -> PutRecord:
     return PutRecord(**{**fields, **other})  # type: ignore[arg-type]
 
 
-def test_a_put_is_read_back_and_says_where_its_content_begins() -> None:
+def test_a_put_is_read_back_with_the_offset_of_its_content() -> None:
     body = encode_put(a_put(), bytes(16)) + b"rock"
     put, at = decode_put(body, "file", 0)
     assert put == a_put()
@@ -77,7 +77,7 @@ def test_the_hash_of_an_id_depends_on_the_log() -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
+def test_values_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         encode_put(a_put(**wrong), bytes(16))
 

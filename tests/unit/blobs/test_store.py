@@ -80,7 +80,7 @@ class Trickle(io.RawIOBase):
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 131_072, 200_001])
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, io.BytesIO, Trickle])
-def test_a_content_comes_out_as_it_went_in(size: int, wrap: Callable[[bytes], bytes]) -> None:
+def test_a_content_is_read_as_it_was_put(size: int, wrap: Callable[[bytes], bytes]) -> None:
     store = create()
     content = random.Random(size).randbytes(size)
     info = store.put(wrap(content), service="s")
@@ -89,7 +89,7 @@ def test_a_content_comes_out_as_it_went_in(size: int, wrap: Callable[[bytes], by
     assert info.size == size
 
 
-def test_all_that_was_said_about_a_blob_is_told() -> None:
+def test_the_metadata_of_a_blob_is_returned() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     now = clock.now_ms()
@@ -178,7 +178,7 @@ def test_a_range_is_checked_without_the_rest() -> None:
 # --- what a look answers -------------------------------------------------------------------------
 
 
-def looks(store: BlobStore, blob_id: str) -> list[str]:
+def reads(store: BlobStore, blob_id: str) -> list[str]:
     answers = []
     for include in Include:
         try:
@@ -199,32 +199,32 @@ def test_the_table_of_answers() -> None:
     store.delete("deleted")
     store.delete("both")
     clock.advance(0.005)
-    assert looks(store, "expired") == ["ok"] * 4  # at the very instant
+    assert reads(store, "expired") == ["ok"] * 4  # at the very instant
     clock.advance(0.001)
     expired = "BlobExpired"
     deleted = "BlobDeleted"
-    assert looks(store, "there") == ["ok"] * 4
-    assert looks(store, "expired") == [expired, "ok", expired, "ok"]
-    assert looks(store, "deleted") == [deleted, deleted, "ok", "ok"]
-    assert looks(store, "both") == [deleted, deleted, "ok", "ok"]
-    assert looks(store, "never") == ["BlobNotFound"] * 4
+    assert reads(store, "there") == ["ok"] * 4
+    assert reads(store, "expired") == [expired, "ok", expired, "ok"]
+    assert reads(store, "deleted") == [deleted, deleted, "ok", "ok"]
+    assert reads(store, "both") == [deleted, deleted, "ok", "ok"]
+    assert reads(store, "never") == ["BlobNotFound"] * 4
     assert [info.blob_id for info in store.list()] == ["there"]
     assert len(list(store.list(include=Include.ALL))) == 4
 
     clock.advance(2)
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     store.compaction.run()
-    assert looks(store, "there") == ["ok"] * 4
-    assert looks(store, "expired") == ["BlobNotFound"] * 4
-    assert looks(store, "deleted") == [deleted] * 4
+    assert reads(store, "there") == ["ok"] * 4
+    assert reads(store, "expired") == ["BlobNotFound"] * 4
+    assert reads(store, "deleted") == [deleted] * 4
     store.compaction.run()
-    assert looks(store, "deleted") == ["BlobNotFound"] * 4
+    assert reads(store, "deleted") == ["BlobNotFound"] * 4
     store.put(b"again", blob_id="deleted", service="s")
     assert read(store, "deleted") == b"again"
 
 
-def test_undelete_comes_in_time_or_not_at_all() -> None:
+def test_undelete_works_within_the_retention_only() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     store.put(b"x", blob_id="a", service="s")
@@ -285,7 +285,7 @@ def test_a_blob_larger_than_a_segment_is_refused_and_changes_nothing() -> None:
 
 
 class Slow(io.RawIOBase):
-    """Takes so long to be read."""
+    """Takes this long to be read."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
@@ -297,7 +297,7 @@ class Slow(io.RawIOBase):
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 100])
-def test_a_time_to_live_begins_when_the_content_has_come(seconds: float) -> None:
+def test_a_time_to_live_starts_when_the_content_is_complete(seconds: float) -> None:
     clock = ManualClock()
     store = create(clock=clock)
     blob_id = store.put(Slow(clock, seconds), service="s", ttl_ms=1000).blob_id
@@ -309,7 +309,22 @@ def test_a_time_to_live_begins_when_the_content_has_come(seconds: float) -> None
         read(store, blob_id)
 
 
-def test_an_expiry_that_is_over_when_the_content_has_come_is_refused() -> None:
+@pytest.mark.parametrize("ttl_ms", [0, -1])
+def test_no_time_to_live_is_refused_whatever_the_clock_says(ttl_ms: int) -> None:
+    clock = ManualClock()
+    store = create(clock=clock)
+    blob_id = store.put(b"content", service="s").blob_id
+    for write in (
+        lambda: store.put(Slow(clock, 0), service="s", ttl_ms=ttl_ms),
+        lambda: store.put(Slow(clock, 1), service="s", ttl_ms=ttl_ms),
+        lambda: store.live_for(blob_id, ttl_ms),
+    ):
+        with pytest.raises(InvalidInput, match=f"ttl {ttl_ms} ms must be at least 1"):
+            write()
+    assert read(store, blob_id) == b"content"
+
+
+def test_an_expiry_that_passed_during_the_upload_is_refused() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     # Twice as long: until the content comes, and until it is seen to end.
@@ -344,7 +359,7 @@ def test_a_full_store_refuses_puts_but_can_be_emptied() -> None:
     assert all(segment.file_bytes <= SEGMENT for segment in store.log.manifest.segments)
 
 
-def test_a_store_of_one_segment_says_that_it_cannot_be_compacted() -> None:
+def test_compacting_a_store_of_one_segment_is_refused() -> None:
     store = create(segments=1)
     with pytest.raises(RunRefused, match="one segment"):
         store.compaction.run()
@@ -366,7 +381,7 @@ def test_a_store_is_created_once_and_opened_only_where_it_is() -> None:
         assert store.shape.capacity_bytes == 20 * SEGMENT
 
 
-def test_a_creation_that_was_cut_off_is_made_again() -> None:
+def test_an_interrupted_creation_is_repeated() -> None:
     whole = FaultyFileSystem(MemoryFileSystem(), record=True)
     create(whole)
     total = sum(line.split()[0] in MUTATING for line in whole.trace)
@@ -399,13 +414,13 @@ def test_a_get_costs_one_bucket_and_one_read() -> None:
     assert [line.split()[0] for line in fs.trace] == ["pread"]
 
 
-def test_what_is_above_a_hold_counts_but_is_not_judged() -> None:
+def test_entries_above_a_hold_are_counted_but_not_judged() -> None:
     clock = ManualClock()
     store = create(clock=clock)
 
     def roll() -> None:
-        with store._writer.lock:
-            store._writer._roll()
+        with store.writer.lock:
+            store.writer.roll()
 
     store.put(b"x", blob_id="a", service="s")
     store.delete("a")

@@ -23,28 +23,28 @@ from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.limits.budget import DiskGate
+from lithify.compaction.limits.disk_gate import DiskGate
 from lithify.errors import WriteFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.unit.blobs.life import Meddling
 from tests.unit.blobs.test_records import a_put
-from tests.unit.blobs.test_store import SETTINGS, create, looks, read
+from tests.unit.blobs.test_store import SETTINGS, create, read, reads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_nobody_sees_a_record_before_it_is_durable() -> None:
+def test_a_record_is_invisible_before_it_is_durable() -> None:
     store = create()
     id_hash = hash_id("early", store.log.manifest.log_id)
     put = a_put(blob_id="early")
     body = encode_put(put, id_hash) + b"rock"
-    with store._writer.lock:
+    with store.writer.lock:
         record = NewRecord(
             BlobRecordKind.PUT, id_hash, body, life_version=0, expiry_ms=put.expiry_ms, time_ms=1
         )
-        pending = store._writer.append(record)
+        pending = store.writer.append(record)
     with pytest.raises(BlobNotFound):
         store.get("early")
     assert list(store.list()) == []
@@ -77,14 +77,14 @@ def test_an_fsync_that_fails_before_a_roll_leaves_nothing_in_the_index() -> None
     store.put(b"first", blob_id="first", service="s")
     id_hash = hash_id("lost", store.log.manifest.log_id)
     body = encode_put(a_put(blob_id="lost"), id_hash) + b"rock"
-    with store._writer.lock:
-        pending = store._writer.append(
+    with store.writer.lock:
+        pending = store.writer.append(
             NewRecord(BlobRecordKind.PUT, id_hash, body, life_version=0, expiry_ms=2**62, time_ms=1)
         )
         fs.add(Fault("fdatasync", nth=1, kind="EIO"))
         with pytest.raises(WriteFailed):
             pending.result()
-        store._writer._roll()
+        store.writer.roll()
     store.put(b"second", blob_id="second", service="s")
     with pytest.raises(BlobNotFound):
         store.get("lost", include=Include.ALL)
@@ -108,21 +108,21 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_put_leaves_nothing_to_be_seen(n
     assert [info.blob_id for info in store.list()] == ["first"]
     store.put(io.BytesIO(content[:900_000]), blob_id="a", service="s")
     assert read(store, "a") == content[:900_000]
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     store.compaction.run()
     assert store.used_bytes < 1_000_000
     assert read(store, "a") == content[:900_000]
     assert read(store, "first") == b"first"
 
 
-def test_an_index_that_cannot_be_written_is_kept_in_memory_and_made_later() -> None:
+def test_an_index_that_cannot_be_written_is_kept_in_memory_and_written_later() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     store = create(fs)
     store.put(b"x", blob_id="a", service="s")
     fs.add(Fault("writev", "*.keys*", nth=1, kind="ENOSPC"))
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     assert not [name for name in fs.list("/blobs") if ".keys" in name]
     assert read(store, "a") == b"x"
     store.compaction.run()
@@ -155,14 +155,14 @@ def test_a_full_disk_has_no_room_for_a_lost_index_but_the_store_opens() -> None:
     assert not [name for name in disk.list("/blobs") if ".keys" in name]
 
 
-def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
+def test_a_clock_set_back_during_a_run_revives_nothing() -> None:
     clock = ManualClock()
     store = create(clock=clock)
     store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
     store.put(b"x", blob_id="deleted", service="s")
     store.delete("deleted")
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     clock.advance(5)
 
     def turn_back() -> None:
@@ -173,19 +173,19 @@ def test_a_clock_that_goes_back_during_a_run_brings_nothing_back() -> None:
             store.undelete("deleted")
 
     store.compaction.run(jobs=Meddling(turn_back))
-    assert looks(store, "expired") == ["BlobNotFound"] * 4
-    assert looks(store, "deleted") == ["BlobDeleted"] * 4
+    assert reads(store, "expired") == ["BlobNotFound"] * 4
+    assert reads(store, "deleted") == ["BlobDeleted"] * 4
 
 
-def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back() -> None:
+def test_a_clock_set_back_after_a_killed_run_revives_nothing() -> None:
     clock = ManualClock()
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk)
     store = create(fs, clock)
     store.put(b"x", blob_id="expired", service="s", expiry_ms=clock.now_ms() + 1000)
     store.put(b"x", blob_id="there", service="s")
-    with store._writer.lock:
-        store._writer._roll()
+    with store.writer.lock:
+        store.writer.roll()
     clock.advance(5)
     fs.add(Fault("rename", "*MANIFEST*", nth=1, kind="CRASH"))
     with pytest.raises(PowerCut):
@@ -195,14 +195,14 @@ def test_a_clock_that_goes_back_behind_a_run_that_was_killed_brings_nothing_back
     with pytest.raises(BlobExpired):
         store.ttl("expired", None)
     assert store.compaction.recover() is not None
-    assert looks(store, "expired") == ["BlobNotFound"] * 4
+    assert reads(store, "expired") == ["BlobNotFound"] * 4
     assert read(store, "there") == b"x"
 
 
 # --- beside each other ---------------------------------------------------------------------------
 
 
-def test_a_blob_that_is_open_is_read_to_its_end_whatever_is_compacted_meanwhile() -> None:
+def test_an_open_blob_is_read_to_its_end_during_compaction() -> None:
     clock = ManualClock()
     store = create(clock=clock, segment_bytes=3 * 2**20)
     content = random.Random(1).randbytes(2_200_000)
@@ -221,7 +221,7 @@ def test_a_blob_that_is_open_is_read_to_its_end_whatever_is_compacted_meanwhile(
     assert store.compaction.reclaim() > 2_000_000
 
 
-def test_threads_put_get_and_delete_while_runs_go_on(tmp_path: Path) -> None:
+def test_threads_put_get_and_delete_during_runs(tmp_path: Path) -> None:
     fs = LocalFileSystem()
     store = BlobStore.create(
         fs,

@@ -175,7 +175,7 @@ class Slow(MemoryFileSystem):
         super().remove(path)
 
 
-def test_files_are_deleted_when_nobody_writes_to_them_any_more() -> None:
+def test_files_are_deleted_when_the_last_writer_has_closed_them() -> None:
     """Else it might be those of the next store of that name that are written to."""
     fs = Slow()
     stores = open_stores(fs)
@@ -201,7 +201,7 @@ def test_files_are_deleted_when_nobody_writes_to_them_any_more() -> None:
     assert photos.compaction.reclaim() == 0
 
 
-def test_a_directory_that_nobody_defines_is_removed_and_others_are_left_alone() -> None:
+def test_an_undefined_directory_is_removed_and_others_stay() -> None:
     fs = MemoryFileSystem()
     stores = open_stores(fs)
     stores.create("kept", **SHAPE)
@@ -227,7 +227,7 @@ def test_a_definition_that_cannot_be_written_leaves_no_store() -> None:
     assert (stores.names(), stores.opened(), fs.list("data/blobs")) == ([], {}, [])
 
 
-def test_a_defined_store_without_its_files_is_told_and_not_made_anew() -> None:
+def test_a_defined_store_without_its_files_is_reported_and_not_recreated() -> None:
     fs = MemoryFileSystem()
     stores = open_stores(fs)
     stores.create("photos", **SHAPE)
@@ -258,7 +258,7 @@ def test_a_store_is_copied_into_one_of_another_shape() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "-x", ".x", "ä", "a b", "x" * 129])
-def test_a_name_stands_in_a_path_as_it_is_or_is_refused(name: str) -> None:
+def test_a_name_is_a_valid_path_or_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="name of a blob store"):
         check_store_name(name)
     check_store_name("2026-photos_EU.v2")

@@ -90,7 +90,7 @@ def test_a_delete_that_fails_leaves_the_store_in_use() -> None:
     assert not fs.exists(f"{NODE}/blobs/photos/{DELETED}")
 
 
-def test_a_delete_that_can_neither_go_on_nor_back_takes_the_store_out_of_use() -> None:
+def test_a_delete_that_can_neither_finish_nor_roll_back_closes_the_store() -> None:
     fs = MemoryFileSystem()
     faulty = FaultyFileSystem(fs)
     node = filled(faulty, "photos")
@@ -104,7 +104,7 @@ def test_a_delete_that_can_neither_go_on_nor_back_takes_the_store_out_of_use() -
     assert not fs.exists(f"{NODE}/blobs/photos")
 
 
-def test_a_mark_of_creation_that_could_not_be_removed_goes_with_the_next_use() -> None:
+def test_a_leftover_mark_of_creation_is_removed_by_the_next_use() -> None:
     fs = MemoryFileSystem()
     faulty = FaultyFileSystem(fs)
     node = filled(faulty)

@@ -75,7 +75,7 @@ def fates(text: str) -> str:
         ("P D40 U T!101", "+ss+"),
     ],
 )
-def test_the_table(history: str, expected: str) -> None:
+def test_the_table_of_validity(history: str, expected: str) -> None:
     assert fates(history) == expected
 
 

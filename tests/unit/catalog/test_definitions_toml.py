@@ -13,7 +13,8 @@ from lithify.catalog.definitions_toml import ApplyDefinitions, definition_comman
 from lithify.catalog.diff import diff_catalogs
 from lithify.catalog.errors import InvalidDefinitionsText
 from lithify.catalog.objects import IndexStatus
-from lithify.errors import CONFLICT, NOT_FOUND, USAGE, InvalidSetting
+from lithify.errors import InvalidSetting
+from lithify.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from tests.catalog_stage import NODES, after, started
 
 TEXT = """
@@ -214,7 +215,7 @@ def test_errors_name_the_entry_and_its_line(text: str, error: str) -> None:
         ("[tenants.acme]\nabsent = true", "tenant acme is in use: it has namespaces"),
     ],
 )
-def test_what_is_fixed_must_be_as_it_is(text: str, error: str) -> None:
+def test_fixed_properties_must_be_equal(text: str, error: str) -> None:
     catalog = applied(started(), TEXT)
     with pytest.raises(InvalidDefinitionsText) as found:
         applied(catalog, text)
@@ -260,7 +261,7 @@ def test_the_text_has_a_limit() -> None:
         definition_commands(ApplyDefinitions("#" * (8 * 2**20 + 1)), Catalog())
 
 
-def test_what_is_planned_first_may_change_before_it_is_applied() -> None:
+def test_a_plan_is_repeated_on_a_newer_version() -> None:
     wanted = ApplyDefinitions(TEXT, NODES, 77)
     later = after(started(), *definition_commands(wanted, started())[:3])
     assert applied(later, TEXT).topic("acme/orders", "incoming") is not None

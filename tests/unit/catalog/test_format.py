@@ -92,7 +92,7 @@ def test_a_newer_format_is_refused() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_update_is_damage(data: bytes) -> None:
+def test_bytes_that_are_not_an_update_are_damage(data: bytes) -> None:
     with pytest.raises(DamagedFile, match="catalog update 7"):
         decode_update(data, "catalog update 7")
 

@@ -9,7 +9,7 @@ import pytest
 from lithify.catalog.changes import CatalogUpdate
 from lithify.catalog.errors import CatalogVersionNotFound, CatalogVersionTrimmed, OutOfOrder
 from lithify.catalog.versions import CatalogVersions
-from lithify.errors import NOT_FOUND
+from lithify.exit_codes import NOT_FOUND
 from lithify.hybrid_time import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp
 
 
@@ -67,7 +67,7 @@ def test_a_snapshot_drops_the_versions_below_it() -> None:
     assert versions.at_time(timestamp(7000)).version == 7
 
 
-def test_versions_go_on_after_a_snapshot() -> None:
+def test_versions_continue_after_a_snapshot() -> None:
     versions = history(5)
     versions.replace(versions.at_version(5))
     versions.append(versions.latest.with_update(CatalogUpdate(6, 0, ()), timestamp(6000)))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.events import ignore_events
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.limits.budget import Budget
-    from lithify.compaction.live_set.rule import LiveSetRule
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetRule
     from lithify.compaction.rewrite.rewrite import Rewriting
     from lithify.compaction.tasks.jobs import Check, Jobs, Progress
     from lithify.events import EventSink

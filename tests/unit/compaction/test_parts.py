@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.run.control import RunControl
 from lithify.errors import DamagedFile, InvalidInput
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.segments.frame import decode_frame, encode_header
 from lithify.log.segments.scan import Frames
 from lithify.log.verify import verify_log
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
     from lithify.log.log import Log
@@ -190,7 +190,7 @@ def test_more_slots_die_and_the_dead_set_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("back", [{0: 0xFF}, {0: 0b111}, {1: 1}])
-def test_a_rule_that_brings_back_a_slot_is_refused(back: dict[int, int]) -> None:
+def test_a_rule_that_revives_a_slot_is_refused(back: dict[int, int]) -> None:
     fs, log = new_log()
     compactor_of(log, fs, ByMask(DYING), policy="whole-dead").run()
     before = log.manifest
@@ -299,7 +299,7 @@ def test_new_facts_alone_are_worth_a_run() -> None:
     assert log.manifest.state == {"last": 2}
 
 
-def test_a_killed_run_publishes_its_own_facts_when_it_is_taken_up() -> None:
+def test_a_resumed_run_publishes_the_facts_of_the_killed_run() -> None:
     fs, log = new_log(segments=2)
     killed: list[MemoryFileSystem] = []
     jobs = Interrupted(lambda: killed.append(fs.kill_clone()))
@@ -317,7 +317,7 @@ def test_a_killed_run_publishes_its_own_facts_when_it_is_taken_up() -> None:
     assert messages(again) == messages(log)
 
 
-def test_a_run_that_is_given_up_publishes_no_facts() -> None:
+def test_a_discarded_run_publishes_no_facts() -> None:
     fs, log = new_log()
     with pytest.raises(InvalidInput):
         compactor_of(log, fs, ByMask(DYING, {"last": 1})).run()

@@ -39,7 +39,7 @@ def test_a_line_is_a_crc_and_the_text_it_covers() -> None:
     assert encode_line('{"line":1}') == b'24aa5bfd {"line":1}\n'
 
 
-def test_lines_come_back_with_their_offsets() -> None:
+def test_lines_are_read_with_their_offsets() -> None:
     fs = disk_with(ONE, TWO)
     assert read_file(fs, PATH) == ONE + TWO
     assert read_lines(fs, PATH) == (

@@ -83,9 +83,7 @@ def test_appends_follow_each_other_and_are_read_back(fs: FileSystem, root: str) 
     assert read_file(fs, f"{root}/log") == b"abcdefgh!"
 
 
-def test_what_is_begun_to_be_synced_is_the_same_and_can_be_appended_to(
-    fs: FileSystem, root: str
-) -> None:
+def test_a_file_can_be_appended_to_while_it_is_synced(fs: FileSystem, root: str) -> None:
     with fs.open_append(f"{root}/log") as file:
         file.begin_sync()
         file.write(b"abc")
@@ -202,7 +200,7 @@ def test_exclusive_creation(fs: FileSystem, root: str) -> None:
         fs.open_append(f"{root}/dangling", exclusive=True)
 
 
-def test_what_is_not_there(fs: FileSystem, root: str) -> None:
+def test_a_missing_path(fs: FileSystem, root: str) -> None:
     missing = f"{root}/missing"
     for use in (
         lambda: fs.open_read(missing),
@@ -376,7 +374,7 @@ def test_copy_range_within_one_file(fs: FileSystem, root: str) -> None:
         assert file.pread(9, 0) == b"abcbc"
 
 
-def test_a_lock_has_one_holder_and_tells_who(fs: FileSystem, root: str) -> None:
+def test_a_lock_has_one_owner_and_names_it(fs: FileSystem, root: str) -> None:
     first = fs.lock(f"{root}/lock", "first, with a long name")
     assert first is not None
     assert fs.lock(f"{root}/lock", "second") is None
@@ -416,7 +414,7 @@ def test_the_lock_of_a_directory_outlives_its_file(
     hold_directory(fs, f"{root}/LOCK", "fifth").release()
 
 
-def test_free_bytes_of_a_path_that_is_not_there_yet(fs: FileSystem, root: str) -> None:
+def test_free_bytes_of_a_missing_path(fs: FileSystem, root: str) -> None:
     assert fs.free_bytes(f"{root}/not/yet") > 0
 
 

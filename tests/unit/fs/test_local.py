@@ -82,7 +82,9 @@ def cached_bytes(path: Path) -> int:
         return sum(each & 1 for each in found) * mmap.PAGESIZE
 
 
-def test_of_an_uncached_file_nothing_stays_in_memory(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_an_uncached_file_leaves_nothing_in_the_page_cache(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     if not knows_uncached_writes(tmp_path / "try"):
         pytest.skip("this kernel keeps what is written")
     data = random.Random(7).randbytes(5 * 2**20 + 17)
@@ -98,7 +100,7 @@ def test_of_an_uncached_file_nothing_stays_in_memory(fs: LocalFileSystem, tmp_pa
         assert path.read_bytes() == data + b"!"
 
 
-def test_where_nothing_is_known_of_uncached_files_they_are_like_others(
+def test_without_uncached_io_uncached_files_are_like_others(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(*_: object) -> int:
@@ -110,7 +112,7 @@ def test_where_nothing_is_known_of_uncached_files_they_are_like_others(
     assert (tmp_path / "segment").read_bytes() == b"abc" * 2**20
 
 
-def test_short_writes_and_reads_go_on_until_all_is_done(
+def test_short_writes_and_reads_are_continued(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite, pwritev, pread, preadv = os.pwrite, os.pwritev, os.pread, os.preadv
@@ -207,7 +209,7 @@ def test_relative_paths(
     assert (tmp_path / "a").is_dir()
 
 
-def test_an_error_is_not_taken_for_a_missing_file(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_an_error_is_not_read_as_a_missing_file(fs: LocalFileSystem, tmp_path: Path) -> None:
     with refused(errno.ENAMETOOLONG):
         fs.exists(str(tmp_path / ("x" * 300)))
 
@@ -260,9 +262,7 @@ def test_a_lock_that_cannot_write_its_owner_is_not_held(
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_what_is_created_is_for_this_user_only(
-    fs: LocalFileSystem, tmp_path: Path, umask: int
-) -> None:
+def test_created_files_are_private(fs: LocalFileSystem, tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         fs.mkdir(f"{tmp_path}/a/b")
@@ -293,7 +293,7 @@ def test_a_lock_does_not_follow_a_link(fs: LocalFileSystem, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP])
-def test_a_read_of_what_is_not_in_memory_does_not_wait(
+def test_a_read_of_uncached_bytes_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     flags = []

@@ -66,7 +66,7 @@ def test_fdatasync_is_enough_for_bytes(fs: MemoryFileSystem) -> None:
     assert outcomes(fs, content("log")) == {b"abc"}
 
 
-def test_writes_come_back_out_of_order_with_zeros_in_the_hole(fs: MemoryFileSystem) -> None:
+def test_writes_survive_out_of_order_with_zeros_in_the_hole(fs: MemoryFileSystem) -> None:
     put(fs, "log", b"", durable=True)
     with fs.open_append("log") as file:
         file.write(b"a")
@@ -161,7 +161,7 @@ def test_syncing_one_directory_says_nothing_about_another(fs: MemoryFileSystem) 
     assert outcomes(fs, lambda crashed: crashed.exists("b/y")) == {True, False}
 
 
-def test_hard_links_stay_one_file_and_are_counted_anew(fs: MemoryFileSystem) -> None:
+def test_hard_links_stay_one_file_and_are_recounted(fs: MemoryFileSystem) -> None:
     fs.mkdir("sub")
     put(fs, "a", b"abc", durable=True)
     fs.link("a", "sub/b")
@@ -215,7 +215,7 @@ def test_clones_and_the_original_go_their_own_ways(fs: MemoryFileSystem) -> None
     assert read_file(fs, "log") == b"abc!!"
 
 
-def test_what_survived_a_crash_survives_the_next(fs: MemoryFileSystem) -> None:
+def test_bytes_that_survived_a_crash_survive_the_next(fs: MemoryFileSystem) -> None:
     put(fs, "log", b"abcdef", durable=False)
     for seed in range(10):
         crashed = fs.crash_clone(random.Random(seed))
@@ -271,7 +271,7 @@ def test_a_full_disk_takes_what_fits() -> None:
     assert fs.free_bytes("/") == 1
 
 
-def test_space_comes_back_with_the_last_name_and_the_last_reader() -> None:
+def test_space_is_freed_with_the_last_name_and_the_last_reader() -> None:
     fs = MemoryFileSystem(capacity_bytes=10)
     put(fs, "a", b"1234", durable=True)
     fs.link("a", "b")

@@ -11,7 +11,7 @@ from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 
 
 class Busy(MemoryFileSystem):
-    """A file appears in the directory, and one that was listed goes, so many times."""
+    """A file appears in the directory, and one that was listed goes, this many times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def plant(fs: MemoryFileSystem) -> None:
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, TRIES - 1])
-def test_what_comes_and_goes_meanwhile_is_gone_in_the_end(times: int) -> None:
+def test_files_created_during_a_removal_are_removed_too(times: int) -> None:
     fs = Busy(times)
     plant(fs)
     remove_tree(fs, "tree")
@@ -43,14 +43,14 @@ def test_what_comes_and_goes_meanwhile_is_gone_in_the_end(times: int) -> None:
     remove_tree(fs, "tree")
 
 
-def test_it_does_not_try_for_ever() -> None:
+def test_retries_are_bounded() -> None:
     fs = Busy(10**6)
     plant(fs)
     with pytest.raises(WriteFailed, match="tree"):
         remove_tree(fs, "tree")
 
 
-def test_a_disk_that_fails_is_told_at_once() -> None:
+def test_a_failing_disk_is_reported_at_once() -> None:
     inner = MemoryFileSystem()
     plant(inner)
     fs = FaultyFileSystem(inner, [Fault.parse("remove * EIO")])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.events import ignore_events
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.file_names import dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
@@ -91,7 +91,7 @@ class Hook(ManualClock):
 
 
 class Gate:
-    """A place where one thread stops until another one lets it go on."""
+    """A place where one thread stops until another one lets it continue."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()

@@ -1,4 +1,4 @@
-"""A sink that takes its time keeps nobody waiting but the thread that called it."""
+"""A slow event sink delays only the thread that called it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_sink_that_blocks_does_not_stop_the_log() -> None:
     assert list(contents(log).values()) == [b"four"]
 
 
-def test_events_are_told_before_whoever_caused_them_goes_on() -> None:
+def test_events_are_delivered_before_the_call_that_raised_them_returns() -> None:
     seen: list[Event] = []
     fs = FaultyFileSystem(MemoryFileSystem())
     log = open_log(fs, SMALL, events=seen.append)
@@ -93,7 +93,7 @@ def test_a_sink_may_use_the_log() -> None:
     assert len(seen) == len(log.manifest.segments) - 1
 
 
-def test_what_is_noted_while_somebody_tells_is_told_by_that_one() -> None:
+def test_events_added_during_a_delivery_are_delivered_by_the_same_thread() -> None:
     told: list[str] = []
     events = [Published("d", number, "test") for number in range(3)]
 

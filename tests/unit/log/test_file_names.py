@@ -30,9 +30,7 @@ from lithify.log.file_names import (
         ("MANIFEST.tmp", FileKind.TEMPORARY, -1, ""),
     ],
 )
-def test_what_is_made_is_understood(
-    name: str, kind: FileKind, segment_id: int, attempt: str
-) -> None:
+def test_names_are_parsed(name: str, kind: FileKind, segment_id: int, attempt: str) -> None:
     assert parse_name(name) == FileName(name, kind, segment_id, attempt)
 
 
@@ -60,5 +58,5 @@ def test_names_are_those_of_the_format() -> None:
         "",
     ],
 )
-def test_what_is_not_ours_is_left_alone(name: str) -> None:
+def test_foreign_names_are_recognised(name: str) -> None:
     assert parse_name(name).kind is FileKind.FOREIGN

@@ -1,4 +1,4 @@
-"""Group commit: many wait, one fsync is made, and nobody waits for ever."""
+"""Group commit: many callers share one fsync, and every wait ends."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_two_loops_wait_for_the_same_fsync() -> None:
     assert fsyncs(fs) == 1
 
 
-def test_whoever_waits_is_told_that_the_log_was_closed() -> None:
+def test_waiting_threads_fail_when_the_log_is_closed() -> None:
     log = open_log(MemoryFileSystem(), LARGE)
     pending = log.append(b"x")
     log.abandon()
@@ -166,7 +166,7 @@ def test_whoever_waits_is_told_that_the_log_was_closed() -> None:
         asyncio.run(asyncio.wait_for(wait(), PATIENCE_S))
 
 
-def test_a_task_that_waits_is_told_when_the_log_is_closed_meanwhile() -> None:
+def test_a_waiting_task_fails_when_the_log_is_closed() -> None:
     log = open_log(MemoryFileSystem(), LARGE)
 
     async def wait() -> int:
@@ -178,7 +178,7 @@ def test_a_task_that_waits_is_told_when_the_log_is_closed_meanwhile() -> None:
         asyncio.run(asyncio.wait_for(wait(), PATIENCE_S))
 
 
-def test_a_failed_fsync_fails_all_who_wait_and_nobody_later() -> None:
+def test_a_failed_fsync_fails_all_waiting_and_no_later_request() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     log = open_log(fs, LARGE)
     log.append(b"before").result()
@@ -217,7 +217,7 @@ def test_appends_made_during_an_fsync_that_fails_fail_with_it() -> None:
     assert contents(log) == {2: b"next"}
 
 
-def test_a_task_is_told_when_even_the_repair_is_refused() -> None:
+def test_a_task_fails_when_the_repair_is_refused() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     log = open_log(fs, LARGE)
 
@@ -238,7 +238,7 @@ def test_a_task_is_told_when_even_the_repair_is_refused() -> None:
     assert contents(log) == {position: b"next"}
 
 
-def test_a_task_is_told_when_nobody_can_say_which_manifest_rules() -> None:
+def test_a_task_fails_when_the_current_manifest_is_unknown() -> None:
     """A publish of unknown outcome, and then the manifest is damaged."""
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk)

@@ -29,7 +29,7 @@ class SlowLog:
         tick.complete()
 
 
-def test_only_the_first_thread_asks_the_log_for_the_fsync() -> None:
+def test_only_the_first_thread_runs_the_fsync() -> None:
     # The log lets one at a time in. Whoever asked too would queue there with the threads of the
     # next tick, and be acknowledged an fsync late.
     log, tick = SlowLog(), Tick()

@@ -1,4 +1,4 @@
-"""The life of a log when nothing goes wrong, and what it says to those who ask for too much."""
+"""A log without faults, and its errors for calls beyond the limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ sys.stdin.read()
 # Appending
 
 
-def test_what_was_appended_is_read() -> None:
+def test_appended_entries_are_read() -> None:
     log = open_log(MemoryFileSystem(), clock=ManualClock(5000))
     assert log.append(b"one").result() == 0
     assert log.append(b"", flags=FLAG_TOMBSTONE, tag=7, time_ms=3).result() == 1
@@ -248,7 +248,7 @@ def test_a_body_above_the_limit_is_refused() -> None:
     assert log.append(bytes(10)).result() == 0
 
 
-def test_behind_the_last_position_there_is_none() -> None:
+def test_no_position_follows_the_last() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     log.append(b"the last", position=POSITION_MAX).result()
@@ -283,7 +283,7 @@ def test_a_kind_that_fits_no_header_is_refused(kind: str) -> None:
 # One writer
 
 
-def test_a_second_writer_is_told_who_the_first_is() -> None:
+def test_a_second_writer_gets_the_pid_of_the_first() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     with pytest.raises(LogLocked, match=r"^/log is open for writing by the test$"):
@@ -292,7 +292,7 @@ def test_a_second_writer_is_told_who_the_first_is() -> None:
     open_log(fs).close()
 
 
-def test_another_process_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_another_process_gets_the_pid_of_the_first(tmp_path: Path) -> None:
     directory = str(tmp_path / "log")
     command = [sys.executable, "-c", OPEN_A_LOG, directory]
     with subprocess.Popen(
@@ -311,7 +311,7 @@ def test_another_process_is_told_who_the_first_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [Log.close, Log.abandon])
-def test_a_closed_log_says_so(end: Callable[[Log], None]) -> None:
+def test_a_closed_log_raises_log_closed(end: Callable[[Log], None]) -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 15)

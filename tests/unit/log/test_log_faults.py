@@ -1,4 +1,4 @@
-"""Full disks, failing fsyncs and half-made renames: an error, no loss, and on it goes."""
+"""Full disks, failing fsyncs and half-made renames: an error, no loss, and the log continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def faulty(*rules: str) -> tuple[FaultyFileSystem, MemoryFileSystem]:
 
 
 def check_after_crashes(disk: MemoryFileSystem, acknowledged: dict[int, bytes]) -> None:
-    """Whatever a power cut leaves, what was acknowledged is there and the log goes on."""
+    """Whatever a power cut leaves, what was acknowledged is there and the log continues."""
     for seed in range(60):
         left = disk.crash_clone(random.Random(seed))
         with open_log(left) as log:
@@ -109,7 +109,7 @@ def test_a_batch_that_does_not_fit_is_not_acknowledged(nth: int) -> None:
     ],
 )
 @pytest.mark.parametrize("settings", [SMALL, LAZY])
-def test_a_roll_that_fails_anywhere_is_made_again(rule: str, settings: LogSettings) -> None:
+def test_a_roll_that_fails_anywhere_is_repeated(rule: str, settings: LogSettings) -> None:
     fs, disk = faulty()
     log = open_log(fs, settings)
     fill(log, 5)
@@ -173,7 +173,7 @@ def test_a_generation_that_is_not_durable_yet_takes_no_entries() -> None:
 # Failing fsyncs
 
 
-def test_without_a_promise_a_failed_fsync_goes_to_whoever_asked_for_it() -> None:
+def test_without_durability_a_failed_fsync_fails_the_explicit_sync_only() -> None:
     fs, _ = faulty("fdatasync * EIO")
     events: list[Event] = []
     log = open_log(fs, LAZY, events=events.append)
@@ -186,7 +186,7 @@ def test_without_a_promise_a_failed_fsync_goes_to_whoever_asked_for_it() -> None
     assert log.append(b"y").result() == 1
 
 
-def test_closing_says_that_it_could_not_make_everything_durable() -> None:
+def test_closing_raises_if_not_everything_is_durable() -> None:
     fs, disk = faulty("fdatasync * EIO")
     log = open_log(fs)
     log.append(b"x")
@@ -196,7 +196,7 @@ def test_closing_says_that_it_could_not_make_everything_durable() -> None:
     open_log(disk).close()
 
 
-def test_a_failed_write_is_told_with_its_file() -> None:
+def test_a_failed_write_names_its_file() -> None:
     fs, _ = faulty("writev *.seg SHORT")
     events: list[Event] = []
     log = open_log(fs, events=events.append)
@@ -230,7 +230,7 @@ def test_torn_bytes_are_cut_before_the_next_write_though_cutting_failed_at_first
         assert list(contents(log).values())[2:] == [b"whole"]
 
 
-def test_opening_fails_as_a_whole_and_gives_the_lock_back() -> None:
+def test_a_failed_open_releases_the_lock() -> None:
     for nth in range(1, 40):
         fs, disk = faulty()
         with open_log(fs) as log:
@@ -296,7 +296,7 @@ def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
 # Appends that must stand behind each other
 
 
-def test_an_append_behind_one_that_failed_is_not_made() -> None:
+def test_an_append_after_a_failed_one_fails() -> None:
     fs, disk = faulty("fdatasync * nth=1 EIO")
     log = open_log(fs)
     first = log.append(b"first")

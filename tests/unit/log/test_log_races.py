@@ -1,17 +1,19 @@
-"""Two things at once, in the order that hurts. No luck is needed: hooks stop one where it is."""
+"""Races in the worst order, made deterministic: hooks stop one of the threads."""
 
 from __future__ import annotations
 
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.errors import PositionOutOfRange, WriteFailed
+from lithify.errors import LogClosed, PositionOutOfRange, WriteFailed
 from lithify.fs import MemoryFileSystem
+from lithify.log.manifest import read_manifest
 from lithify.positions import DENSE, PACKED, pack
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.unit.log.helpers import (
@@ -56,13 +58,28 @@ class Waiting(threading.Condition):
         return super().wait(timeout)
 
 
+class TellingLock:
+    """A lock that tells when somebody is about to take it."""
+
+    def __init__(self, lock: threading.RLock, told: threading.Semaphore) -> None:
+        self._lock = lock
+        self._told = told
+
+    def __enter__(self) -> None:
+        self._told.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def watch_rolls(log: Log) -> Waiting:
     """Tells when an append waits for an fsync to end, because it has to roll."""
     log._writes.ended = Waiting(log._writes.lock)
     return log._writes.ended
 
 
-def test_a_publish_under_way_does_not_hold_up_appends(pool: ThreadPoolExecutor) -> None:
+def test_a_publish_in_progress_does_not_delay_appends(pool: ThreadPoolExecutor) -> None:
     gate = Gate()
     fs = hooked("rename * nth=2", gate.stop)
     log = open_log(fs)
@@ -169,7 +186,7 @@ def test_a_roll_that_waited_repairs_before_it_seals(pool: ThreadPoolExecutor) ->
     ("slow", "rule"),
     [("fdatasync *1.seg", DENSE), ("fsync *2.seg", DENSE), ("fsync *2.seg", PACKED)],
 )
-def test_appends_go_on_while_a_roll_is_being_prepared(
+def test_appends_continue_while_a_roll_is_prepared(
     pool: ThreadPoolExecutor, slow: str, rule: PositionRule
 ) -> None:
     """What was written is fsynced, and the next segment's file made, without the write lock."""
@@ -197,7 +214,7 @@ def test_appends_go_on_while_a_roll_is_being_prepared(
 
 
 @pytest.mark.parametrize("slow", ["fsync *1.seg", "fsync *MANIFEST.tmp", "sync_dir *"])
-def test_an_append_can_tell_that_it_would_wait_for_a_roll(
+def test_an_append_reports_that_it_would_wait_for_a_roll(
     pool: ThreadPoolExecutor, slow: str
 ) -> None:
     """For the footer and for the manifest; a broker does so in a thread."""
@@ -217,7 +234,7 @@ def test_an_append_can_tell_that_it_would_wait_for_a_roll(
     assert log.append(b"next").result() == pack(2, 0)
 
 
-def test_an_append_that_has_to_roll_takes_the_roll_that_is_under_way(
+def test_an_append_that_has_to_roll_uses_the_roll_in_progress(
     pool: ThreadPoolExecutor,
 ) -> None:
     gate = Gate()
@@ -251,6 +268,82 @@ def test_closing_waits_for_the_file_that_a_roll_is_making(pool: ThreadPoolExecut
     with open_log(fs) as log:
         fill(log, 1)
         assert list(contents(log)) == [0, 1]
+
+
+def test_a_roll_that_waited_makes_no_file_in_a_log_that_was_closed_meanwhile(
+    pool: ThreadPoolExecutor,
+) -> None:
+    gate = Gate()
+
+    def fail() -> None:
+        gate.stop()
+        raise OSError(errno.ENOSPC, "no space")
+
+    faults = [Fault.parse("fsync *2.seg SLOW")]
+    fs = FaultyFileSystem(MemoryFileSystem(), faults, Hook(fail), record=True)
+    log = open_log(fs)
+    fill(log, 1)
+    first = pool.submit(log.roll)
+    gate.wait_until_reached()
+    waits = watch_rolls(log)
+    closing = pool.submit(log.abandon)
+    assert waits.waited.acquire(timeout=PATIENCE_S)
+    second = pool.submit(log.roll)
+    assert waits.waited.acquire(timeout=PATIENCE_S)
+    before = len(fs.trace)
+    gate.open()
+    closing.result(PATIENCE_S)
+    with pytest.raises(WriteFailed):
+        first.result(PATIENCE_S)
+    refused = isinstance(second.exception(PATIENCE_S), LogClosed)
+    made = [line for line in fs.trace[before:] if line.startswith("open_append")]
+    assert not (made and refused), "either it rolled before the log was closed, or not at all"
+
+
+def test_abandon_waits_for_the_publish_in_progress_and_allows_no_other(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Else it would replace the manifest of whoever has opened the log since."""
+    gate = Gate()
+    fs = hooked("rename *MANIFEST* nth=3", gate.stop)
+    log = open_log(fs)
+    fill(log, 1)
+    log.roll()
+    told = threading.Semaphore(0)
+    publishing = pool.submit(log.publish, lambda manifest: manifest, "first")
+    gate.wait_until_reached()
+    log._publisher.lock = TellingLock(log._publisher.lock, told)  # type: ignore[assignment]
+    waiting = pool.submit(log.publish, lambda manifest: manifest, "second")
+    assert told.acquire(timeout=PATIENCE_S)
+    closing = pool.submit(log.abandon)
+    closing.add_done_callback(lambda _: told.release())
+    assert told.acquire(timeout=PATIENCE_S)
+    assert not closing.done()
+    gate.open()
+    closing.result(PATIENCE_S)
+    generation = publishing.result(PATIENCE_S).generation
+    with suppress(LogClosed):
+        generation = waiting.result(PATIENCE_S).generation
+    assert read_manifest(fs, DIRECTORY).generation == generation
+    with pytest.raises(LogClosed):
+        log.publish(lambda manifest: manifest, "third")
+
+
+def test_no_file_is_deleted_after_the_log_was_closed(pool: ThreadPoolExecutor) -> None:
+    """Its name may be that of a segment of a new log in the same place."""
+    gate = Gate()
+    log = open_log(MemoryFileSystem())
+    fill(log, 1)
+    log.roll()
+    log.drop_head(before=log.next_position)
+    (retired,) = log.manifest.retired
+    reclaiming = pool.submit(log.reclaim, lambda _: gate.stop())
+    gate.wait_until_reached()
+    log.close()
+    gate.open()
+    with pytest.raises(LogClosed):
+        reclaiming.result(PATIENCE_S)
+    assert log._fs.exists(f"{DIRECTORY}/{retired.name}")
 
 
 def test_abandoning_waits_for_an_fsync_that_needs_the_file(pool: ThreadPoolExecutor) -> None:
@@ -298,7 +391,7 @@ def test_two_that_drop_the_head_do_not_drop_twice(monkeypatch: pytest.MonkeyPatc
     assert list(contents(log)) == list(range(7, 21))
 
 
-def test_a_reader_that_comes_while_pins_are_looked_up_keeps_its_files() -> None:
+def test_a_reader_that_starts_while_pins_are_listed_keeps_its_files() -> None:
     with ExitStack() as stack:
         readers: list[Snapshot] = []
 

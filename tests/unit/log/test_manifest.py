@@ -145,7 +145,7 @@ def test_a_row_has_the_fields_of_a_segment_in_their_order_and_all_of_them() -> N
         SegmentRef.from_row([*row, 1, 2])
 
 
-def test_flags_stand_in_a_row_only_where_there_are_some() -> None:
+def test_a_row_has_flags_only_if_there_are_some() -> None:
     dead = DeadRef("a.dead", 1, 10, 50, 7, parts=2)
     plain = SegmentRef(1, "a.seg", 0, 9, 10, 100, 300, 5, 6, sealed=True, dead=dead)
     flagged = replace(plain, flags=0x0801)

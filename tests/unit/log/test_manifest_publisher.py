@@ -1,4 +1,4 @@
-"""One rename decides, and when it is not known how it went, the disk is asked."""
+"""One rename publishes; if its outcome is unknown, the manifest on disk decides."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class World:
         )
 
 
-def test_what_is_no_longer_named_is_retired() -> None:
+def test_files_that_the_manifest_no_longer_names_are_retired() -> None:
     world = World()
     second = world.publish()
     assert second.generation == 2
@@ -129,7 +129,7 @@ def test_it_is_not_guessed_what_an_interrupted_publish_left() -> None:
     assert world.told == ["dropped"]
 
 
-def test_only_files_that_no_pin_claims_are_deleted_and_missing_ones_passed_over() -> None:
+def test_only_unpinned_files_are_deleted_and_missing_ones_are_skipped() -> None:
     world = World()
     retired = tuple(Retired(f"00000000000{n}.seg", 100 * n, n) for n in range(3, 7))
     for name in ("000000000003.seg", "000000000003.keys", "000000000006.seg"):

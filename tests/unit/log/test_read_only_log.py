@@ -94,7 +94,7 @@ def test_files_are_not_reclaimed_under_a_reader() -> None:
     assert log.reclaim().files == 1
 
 
-def test_the_pin_goes_when_the_reader_fails() -> None:
+def test_the_pin_is_released_when_the_reader_fails() -> None:
     fs = MemoryFileSystem()
     open_log(fs)
     with pytest.raises(ZeroDivisionError), reading(fs):
@@ -135,7 +135,7 @@ def test_a_publish_between_manifest_and_pin_makes_the_reader_begin_again() -> No
         assert positions(snapshot) == [3, 4], "not the segment that was deleted meanwhile"
 
 
-def test_a_pin_that_a_reclaim_took_for_a_stale_one_is_made_again() -> None:
+def test_a_pin_removed_as_stale_by_a_reclaim_is_recreated() -> None:
     fs = Interrupting()
     log = open_log(fs)
     fs.after = [PIN]
@@ -189,7 +189,7 @@ def test_pins_cannot_be_listed_where_they_may_not_be_locked() -> None:
         list_pins(fs, DIRECTORY)
 
 
-def test_a_torn_tail_is_the_end_and_stays_as_it_is() -> None:
+def test_a_torn_tail_is_the_end_and_is_not_changed() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 0, 3)
@@ -202,7 +202,7 @@ def test_a_torn_tail_is_the_end_and_stays_as_it_is() -> None:
     assert contents(fs) == before
 
 
-def test_a_damaged_frame_that_a_later_one_vouches_for_is_damage() -> None:
+def test_a_damaged_frame_before_an_intact_one_is_damage() -> None:
     fs = MemoryFileSystem()
     fill(open_log(fs), 0, 3)
     fs.flip(f"{DIRECTORY}/{segment_name(1)}", SEGMENT_HEADER_BYTES + 40)
@@ -214,7 +214,7 @@ def test_a_damaged_frame_that_a_later_one_vouches_for_is_damage() -> None:
 
 
 class Growing(MemoryFileSystem):
-    """A writer goes on as soon as the reader has asked for the size of a segment."""
+    """A writer continues as soon as the reader has asked for the size of a segment."""
 
     rest = b""
 
@@ -296,7 +296,7 @@ def test_a_directory_without_a_log_is_named() -> None:
     assert fs.list(DIRECTORY) == []
 
 
-def test_a_log_that_lost_its_manifest_or_a_segment_is_not_taken_for_none() -> None:
+def test_a_log_without_its_manifest_or_a_segment_is_not_read_as_missing() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 0, 3)

@@ -1,4 +1,4 @@
-"""Snapshots: what a reader sees, and what it is told when a file is not what it should be."""
+"""Snapshots: what a reader sees, and the errors for wrong files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from lithify.errors import DamagedFile, DamagedFrame, MissingFile, NotASegment
 from lithify.fs import MemoryFileSystem
-from lithify.log.reader import OpenSegments
+from lithify.log.open_segments import OpenSegments
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import FaultyFileSystem
 from tests.unit.log.helpers import (
@@ -54,7 +54,7 @@ def test_a_snapshot_stays_what_it_was() -> None:
     assert min(contents(log)) > 4
 
 
-def test_what_is_written_but_not_durable_is_not_seen() -> None:
+def test_records_that_are_not_durable_are_invisible() -> None:
     log = open_log(MemoryFileSystem())
     pending = log.append(b"soon")
     assert contents(log) == {}
@@ -90,7 +90,7 @@ def test_a_time_is_found_though_times_go_back_and_forth() -> None:
     assert found == {0: 0, 101: 1, 500: 1, 501: 5, 601: None}
 
 
-def test_dead_entries_are_passed_over_in_both_directions() -> None:
+def test_dead_entries_are_skipped_in_both_directions() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 14)
@@ -103,7 +103,7 @@ def test_dead_entries_are_passed_over_in_both_directions() -> None:
         assert snapshot.find_time(0) == 1
 
 
-def test_the_compacted_walk_goes_from_the_view_over_to_the_log() -> None:
+def test_a_compacted_read_continues_from_the_view_into_the_log() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 16)
@@ -135,7 +135,7 @@ def test_the_compacted_walk_goes_from_the_view_over_to_the_log() -> None:
         (5, 12, [0, 9, *range(12, 16)]),
     ],
 )
-def test_a_reader_may_ask_for_less_of_the_view(
+def test_a_reader_may_request_less_of_the_view(
     through: int | None, trimmed: int, expected: list[int]
 ) -> None:
     fs = MemoryFileSystem()
@@ -202,7 +202,7 @@ def test_a_walk_begins_with_the_segment_that_has_its_position() -> None:
 # Dead sets in memory
 
 
-def test_a_dead_set_is_read_once_for_all_readers_until_nobody_asks_for_it() -> None:
+def test_a_dead_set_is_cached_for_all_readers_while_it_is_used() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     log = open_log(fs)
     fill(log, 14)
@@ -231,11 +231,11 @@ def test_dead_sets_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     dead = [publish_dead_set(fs, log, number, {7 * number}) for number in range(3)]
     cache = OpenSegments(fs, DIRECTORY, 1)
     one_bytes = cache.dead_set(dead[0]).nbytes
-    monkeypatch.setattr("lithify.log.reader.DEAD_BYTES_MAX", 2 * one_bytes)
+    monkeypatch.setattr("lithify.log.open_segments.DEAD_BYTES_MAX", 2 * one_bytes)
     for ref in dead:
         cache.dead_set(ref)
     assert list(cache._dead) == [dead[1].name, dead[2].name], "the one used longest ago is gone"
-    monkeypatch.setattr("lithify.log.reader.DEAD_BYTES_MAX", 0)
+    monkeypatch.setattr("lithify.log.open_segments.DEAD_BYTES_MAX", 0)
     assert list(cache.dead_set(dead[0]).entries) == [0]
     assert not cache._dead
 
@@ -243,7 +243,7 @@ def test_dead_sets_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 # Files that are not what they should be
 
 
-def test_a_published_file_that_is_gone_is_a_loud_error() -> None:
+def test_a_missing_published_file_is_an_error() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 14)
@@ -254,7 +254,7 @@ def test_a_published_file_that_is_gone_is_a_loud_error() -> None:
         contents(log)
 
 
-def test_a_dead_set_that_is_gone_or_damaged_is_a_loud_error() -> None:
+def test_a_missing_or_damaged_dead_set_is_an_error() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs)
     fill(log, 14)

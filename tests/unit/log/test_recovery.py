@@ -1,4 +1,4 @@
-"""What a crash, a mistake or a bad disk left, and what opening makes of it."""
+"""Opening a log after a crash, a mistake or damage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def fails_and_changes_nothing(fs: FileSystem, error: type[Exception], text: str)
     after = listing(fs)
     before["LOCK"] = after["LOCK"] = b""
     assert after == before
-    # The lock was given back: it fails again for the same reason.
+    # The lock was released: it fails again for the same reason.
     with pytest.raises(error, match=text):
         open_log(fs)
 
@@ -91,7 +91,7 @@ def test_the_cut_is_durable_before_anything_is_appended() -> None:
     assert log.manifest.segments[0].last_position == 1
 
 
-def test_after_a_cut_a_packed_log_goes_on_in_another_segment() -> None:
+def test_after_a_cut_a_packed_log_continues_in_another_segment() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs, LARGE, rule=PACKED)
     assert log.append(b"one").result() == pack(1, 0)
@@ -102,7 +102,7 @@ def test_after_a_cut_a_packed_log_goes_on_in_another_segment() -> None:
     assert log.append(b"two").result() == pack(2, 0), "a reader may have seen what was cut"
 
 
-def test_damage_that_a_later_frame_vouches_for_is_reported_not_cut() -> None:
+def test_damage_before_an_intact_frame_is_reported_not_cut() -> None:
     fs = killed(MemoryFileSystem(), b"one", b"two", b"three", b"four")
     fs.flip(ACTIVE, 64 + 35 + 34)
     fails_and_changes_nothing(
@@ -113,7 +113,7 @@ def test_damage_that_a_later_frame_vouches_for_is_reported_not_cut() -> None:
     )
 
 
-def test_damage_that_the_manifest_vouches_for_is_reported_not_cut() -> None:
+def test_damage_within_the_durable_size_of_the_manifest_is_reported_not_cut() -> None:
     fs = MemoryFileSystem()
     with open_log(fs, LARGE) as log:
         log.append(b"one").result()
@@ -121,7 +121,7 @@ def test_damage_that_the_manifest_vouches_for_is_reported_not_cut() -> None:
     fails_and_changes_nothing(fs, DamagedFrame, "its writer knew the first 99 bytes to be durable")
 
 
-def test_a_tail_that_the_manifest_vouches_for_may_not_be_missing() -> None:
+def test_a_tail_within_the_durable_size_of_the_manifest_may_not_be_missing() -> None:
     fs = MemoryFileSystem()
     with open_log(fs, LARGE) as log:
         log.append(b"one").result()
@@ -175,7 +175,7 @@ def test_a_torn_frame_longer_than_the_file_is_cut() -> None:
     assert contents(open_log(fs)) == {0: b"one"}
 
 
-def test_what_a_killed_process_left_in_the_cache_is_made_durable() -> None:
+def test_bytes_of_a_killed_process_in_the_cache_are_made_durable() -> None:
     fs = MemoryFileSystem()
     log = open_log(fs, LAZY)
     log.append(b"not synced").result()
@@ -219,7 +219,7 @@ def test_an_interrupted_creation_starts_again(left: bytes) -> None:
     assert contents(log) == {0: b"x"}
 
 
-def test_files_of_no_generation_are_removed_and_foreign_ones_left_alone() -> None:
+def test_files_of_no_generation_are_removed_and_foreign_ones_stay() -> None:
     fs = MemoryFileSystem()
     with open_log(fs) as log:
         fill(log, 14)
@@ -373,7 +373,7 @@ def test_a_manifest_from_before_the_last_entries_is_a_lower_bound() -> None:
     assert (log.last_position, log.next_position) == (2, 3)
 
 
-def test_a_clean_close_vouches_for_every_byte() -> None:
+def test_a_clean_close_records_the_durable_size() -> None:
     fs = MemoryFileSystem()
     events: list[Event] = []
     with open_log(fs, LARGE, events=events.append) as log:

@@ -1,4 +1,4 @@
-"""Every CRC is right here, and what it covers lies. For flipped bytes see `tests/fault`."""
+"""Wrong contents with right CRCs. For flipped bytes see `tests/fault`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_directory_without_a_log_is_wrong_input_and_no_damage(fs: MemoryFileSy
         verify_log(fs, "/data")
 
 
-def test_a_torn_tail_is_told_and_is_no_damage(fs: MemoryFileSystem) -> None:
+def test_a_torn_tail_is_reported_and_is_no_damage(fs: MemoryFileSystem) -> None:
     with fs.open_append(f"{DIRECTORY}/{ACTIVE}") as file:
         end = file.size()
         file.write(b"half a fra")
@@ -92,7 +92,7 @@ def test_a_torn_tail_is_told_and_is_no_damage(fs: MemoryFileSystem) -> None:
     assert f"{ACTIVE} has 10 torn bytes behind byte {end}" in found.warnings[0]
 
 
-def test_files_that_nobody_accounts_for_are_listed(fs: MemoryFileSystem) -> None:
+def test_unexplained_files_are_listed(fs: MemoryFileSystem) -> None:
     fs.remove(f"{DIRECTORY}/JOURNAL")
     for name in ("000000000009.seg", "000000000002-b0.dead", "MANIFEST.tmp", "notes.txt"):
         write_atomic(fs, f"{DIRECTORY}/{name}", b"?")

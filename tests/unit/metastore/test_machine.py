@@ -353,7 +353,7 @@ def test_a_member_that_has_not_purged_follows_the_move_of_one_that_has(floor: in
     assert follower.state.keys.rows == leader.state.keys.rows
 
 
-def test_what_is_only_waiting_for_the_purge_is_not_moved() -> None:
+def test_entries_that_wait_for_the_purge_are_not_moved() -> None:
     store = Store()
     store.put(b"a", b"1")
     store.put(b"a", b"2")

@@ -52,7 +52,7 @@ def written(history: str) -> Store:
         ("-vdv", 1, [2, 3, 4]),
     ],
 )
-def test_what_is_visible_above_the_floor_stays(
+def test_revisions_visible_above_the_floor_stay(
     history: str, floor: int, expected: list[int]
 ) -> None:
     for changes_max in (1, 100):

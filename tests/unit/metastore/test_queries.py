@@ -110,7 +110,7 @@ def test_a_range_at_a_revision_is_what_was_visible_then() -> None:
         store.range(revision=4)
 
 
-def test_an_answer_is_of_the_moment_it_was_asked_at() -> None:
+def test_an_answer_is_of_the_moment_of_its_query() -> None:
     store = Store()
     store.put(b"a", b"1")
     reading = store.machine.query(store.state, replies.encode_changes(b"", b"", 0))
@@ -127,7 +127,7 @@ def test_an_answer_is_of_the_moment_it_was_asked_at() -> None:
         assert replies.parse_reply(answer).number == 1
 
 
-def test_changes_above_the_newest_revision_are_none() -> None:
+def test_there_are_no_changes_above_the_newest_revision() -> None:
     store = Store()
     store.put(b"a", b"1")
     assert store.changes(1).through == 1

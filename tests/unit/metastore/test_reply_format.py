@@ -31,7 +31,7 @@ def test_queries_are_parsed_into_what_they_were_made_of() -> None:
     assert replies.parse_asked_leases(replies.encode_leases(7)) == 7
 
 
-def test_pages_are_bounded_whatever_is_asked_for() -> None:
+def test_pages_are_bounded_for_every_request() -> None:
     for rows in (0, 10**6):
         asked = replies.parse_asked_range(replies.encode_range(b"", b"", 0, rows))
         assert asked.rows_max == replies.PAGE_ROWS_MAX

@@ -43,7 +43,7 @@ def test_a_loaded_state_answers_and_continues_like_the_saved_one() -> None:
     assert store.keys() == [b"b"]
 
 
-def test_what_is_saved_does_not_change_with_the_state() -> None:
+def test_saved_pieces_do_not_change_with_the_state() -> None:
     store = lived()
     expected = b"".join(store.machine.save(store.state))
     pieces = store.machine.save(store.state)

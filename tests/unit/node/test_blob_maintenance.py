@@ -1,4 +1,4 @@
-"""What a node does for its blob stores without being asked."""
+"""The maintenance of blob stores by a node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kept_up(stores: BlobStores, until: Callable[[], bool]) -> None:
     asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))
 
 
-def test_stores_that_nobody_uses_are_opened_and_one_that_cannot_be_holds_up_no_other() -> None:
+def test_unused_stores_are_opened_and_a_failing_one_delays_no_other() -> None:
     fs, clock = MemoryFileSystem(), ManualClock()
     stores = open_stores(fs, clock)
     for name in ("broken", "photos"):
@@ -52,7 +52,7 @@ def test_stores_that_nobody_uses_are_opened_and_one_that_cannot_be_holds_up_no_o
     stores.close()
 
 
-def test_what_is_deleted_for_good_is_erased() -> None:
+def test_blobs_deleted_longer_than_the_retention_are_erased() -> None:
     clock = ManualClock()
     stores = open_stores(MemoryFileSystem(), clock)
     photos = stores.create("photos", **SHAPE)

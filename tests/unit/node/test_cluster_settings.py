@@ -136,7 +136,7 @@ def test_settings_that_make_no_cluster_or_an_open_one_are_refused(
         {"allow_open": True} | TOKENS,
     ],
 )
-def test_a_cluster_port_is_open_to_this_machine_or_to_who_proves_something(
+def test_a_cluster_port_is_open_to_loopback_or_to_proofs(
     given: dict[str, Any],
 ) -> None:
     assert NodeSettings(cluster_port=7001, **given).clustering.cluster_port == 7001

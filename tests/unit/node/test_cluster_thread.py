@@ -56,8 +56,10 @@ def test_a_node_that_cannot_open_raises_in_the_caller(tmp_path: Path) -> None:
     settings = RaftNodeSettings("n2", str(tmp_path / "raft"), None)
     failures: list[BaseException] = []
     node = partial(RaftNode, settings, LocalFileSystem(), kv_machine)
+    second = ClusterThread(node, failures.append)
     with pytest.raises(InvalidInput, match="belongs to node n1 of cluster raft, not to n2"):
-        ClusterThread(node, failures.append).start()
+        second.start()
+    second.close()
     assert failures == [], "it is told once"
     assert "lithify-cluster" not in {thread.name for thread in threading.enumerate()}
 

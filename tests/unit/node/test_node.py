@@ -52,7 +52,7 @@ def test_a_closed_node_is_closed_once_and_for_all(tmp_path: Path) -> None:
         topic.append(value=b"too late")
 
 
-def test_settings_are_given_as_arguments_and_the_environment_is_not_asked(
+def test_settings_are_arguments_and_the_environment_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LITHIFY_DURABILITY", "none")

@@ -1,4 +1,4 @@
-"""Topics that nobody uses are opened too, while the node serves."""
+"""Unused topics are opened too, while the node serves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def stored(count: int) -> MemoryFileSystem:
-    """The disk of a node with so many topics, a message in each."""
+    """The disk of a node with this many topics, a message in each."""
     memory = MemoryFileSystem()
     with Node(NodeSettings("/data"), fs=memory) as node:
         for number in range(count):
@@ -51,7 +51,7 @@ def test_all_are_opened() -> None:
     assert opened(stored(count)) == sorted(f"t{number}" for number in range(count))
 
 
-def test_one_that_cannot_be_opened_is_named_and_does_not_keep_the_others() -> None:
+def test_a_topic_that_cannot_be_opened_is_named_and_others_open() -> None:
     fs = FaultyFileSystem(stored(3), [Fault("open_append", "*/t1/log/*", count=None)])
     with structlog.testing.capture_logs() as lines:
         assert opened(fs) == ["t0", "t2"]
@@ -72,7 +72,7 @@ def test_with_too_few_descriptors_the_rest_is_left_until_it_is_used() -> None:
     assert told == [(STEP_TOPICS, 11)]
 
 
-def test_retention_holds_for_a_topic_that_nobody_has_used_since_the_start(tmp_path: Path) -> None:
+def test_retention_applies_to_a_topic_unused_since_the_start(tmp_path: Path) -> None:
     clock = ManualClock()
     settings = NodeSettings(
         str(tmp_path / "data"), pulsar_port=0, sync_interval_ms=1, retention_ms=1000
@@ -93,7 +93,7 @@ def test_retention_holds_for_a_topic_that_nobody_has_used_since_the_start(tmp_pa
             serving = asyncio.create_task(node.serve(stop=stop, ready=lambda _: ready.set()))
             await ready.wait()
             while not any(line.startswith("remove ") for line in fs.trace):
-                # Policies are looked at by the clock; the test's own time limit is the loop's.
+                # Policies are checked by the clock; the test's own time limit is the loop's.
                 clock.advance(1)
                 await asyncio.sleep(0.001)
             stop.set()

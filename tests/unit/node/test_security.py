@@ -64,7 +64,7 @@ def test_the_end_of_a_line_does_not_belong_to_a_secret(end: bytes) -> None:
     assert found.authenticate(jwt.encode({"sub": "ann"}, SECRET).encode()).name == "ann"
 
 
-def test_a_secret_of_random_bytes_is_taken_as_it_is() -> None:
+def test_a_secret_of_random_bytes_is_used_as_it_is() -> None:
     secret = bytes(range(200, 240)) + b"\n"
     found = access(SecuritySettings(token_secret_file="d/secret"), secret=secret)
     assert found is not None
@@ -84,7 +84,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         SecuritySettings(tls_key_file="k")
 
 
-def test_files_that_are_not_there_or_not_what_they_should_be_stop_the_start() -> None:
+def test_missing_or_wrong_files_stop_the_start() -> None:
     with pytest.raises(InvalidSetting, match="token_secret_file is 'd/none'"):
         access(SecuritySettings(token_secret_file="d/none"))
     with pytest.raises(InvalidSetting, match="at least 32 bytes"):

@@ -43,7 +43,7 @@ def test_without_any_configuration_everything_is_a_default() -> None:
     assert found.settings.pulsar_host == "127.0.0.1", "nobody else reaches an open node"
 
 
-def test_each_place_is_stronger_than_the_one_before_and_is_told_as_the_origin() -> None:
+def test_later_sources_of_settings_win_and_are_shown_as_the_origin() -> None:
     toml = 'data = "a"\npulsar_port = 1\nhttp_port = 1\ndurability = "interval"\n'
     environ = {"LITHIFY_PULSAR_PORT": "2", "LITHIFY_HTTP_PORT": "2", "LITHIFY_AUTO_CREATE": "false"}
     found = read(toml, environ, {"http_port": 3, "pulsar_port": None})
@@ -66,7 +66,7 @@ def test_an_optional_number_can_be_switched_off_again() -> None:
     assert read(toml, off).settings.segment_age_ms_max is None
 
 
-def test_what_topics_keep_goes_to_the_topics_and_is_without_limit_by_default() -> None:
+def test_retention_settings_reach_the_topics_and_are_unlimited_by_default() -> None:
     assert read().settings.topics == TopicSettings()
     toml = "deduplication = true\nretention_ms = 0\nretention_bytes = 4096\nmessage_ttl_ms = 1000"
     found = read(toml, {"LITHIFY_BACKLOG_BYTES_MAX": "8192"}).settings
@@ -76,7 +76,7 @@ def test_what_topics_keep_goes_to_the_topics_and_is_without_limit_by_default() -
     assert read(toml, off).settings.topics.policies == Policies(retention_bytes=4096)
 
 
-def test_how_topics_are_compacted_goes_to_the_topics() -> None:
+def test_compaction_settings_reach_the_topics() -> None:
     toml = 'compaction_order = "event"\nlive_ratio_min = 0.5\ncompaction_threshold_bytes = 4096'
     environ = {"LITHIFY_LIVE_RATIO_MIN": "0.25", "LITHIFY_KEEP_KEYLESS": "false"}
     found = read(toml, environ).settings
@@ -92,7 +92,7 @@ def test_how_topics_are_compacted_goes_to_the_topics() -> None:
         read('live_ratio_min = "much"')
 
 
-def test_what_a_connection_may_have_goes_to_the_broker() -> None:
+def test_the_limits_of_a_connection_are_passed_to_the_broker() -> None:
     found = read("connection_producers_max = 5", {"LITHIFY_CONNECTION_CONSUMERS_MAX": "6"}).settings
     assert found.limits == ConnectionLimits(5, 6, 1000)
     with pytest.raises(InvalidSetting, match="connection_topics_created_max"):
@@ -103,7 +103,7 @@ def test_a_list_has_commas_in_the_environment() -> None:
     environ = {"LITHIFY_SUPERUSERS": "ann, bob", "LITHIFY_TOKEN_SECRET_FILE": "secret"}
     found = read('superusers = ["eve"]', environ).settings
     assert found.security.superusers == ("ann", "bob")
-    assert found.security.asks_for_token
+    assert found.security.requires_token
     assert read('token_secret_file = "s"\nsuperusers = ["eve"]').settings.superusers == ("eve",)
 
 
@@ -151,7 +151,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ('tls_key_file = "key.pem"', {}, "must be the certificate of tls_key_file"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_place_and_what_it_must_be(
+def test_a_wrong_setting_is_named_with_its_origin_and_limits(
     toml: str, environ: dict[str, str], text: str
 ) -> None:
     with pytest.raises(InvalidSetting) as caught:
@@ -159,7 +159,7 @@ def test_a_wrong_setting_is_told_with_its_place_and_what_it_must_be(
     assert text in str(caught.value)
 
 
-def test_a_host_that_is_no_address_needs_another_to_be_told_to_clients() -> None:
+def test_a_wildcard_host_requires_an_advertised_host() -> None:
     found = read('pulsar_host = "::"\nadvertised_host = "node1"\nallow_open = true')
     assert found.settings.advertised_host == "node1"
 
@@ -172,7 +172,7 @@ def test_a_file_that_is_no_toml_is_named(data: bytes) -> None:
         read_settings(fs, config="node.toml", environ={}, flags={})
 
 
-def test_a_file_that_is_not_there_is_no_empty_one() -> None:
+def test_a_missing_file_is_not_read_as_an_empty_one() -> None:
     with pytest.raises(FileNotFoundError):
         read_settings(LocalFileSystem(), config="/nowhere/node.toml", environ={}, flags={})
 

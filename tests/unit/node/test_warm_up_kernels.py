@@ -1,4 +1,4 @@
-"""After the warm-up nothing is compiled any more: seen in a process that has just begun."""
+"""After the warm-up nothing is compiled: seen in a process that has just begun."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def test_an_executor_that_sees_the_files_is_fit(log: Path) -> None:
     probe(log, log)
 
 
-def test_one_that_sees_no_files_another_log_or_a_copy_is_not(log: Path, tmp_path: Path) -> None:
+def test_an_executor_without_the_files_or_with_other_files_is_unfit(
+    log: Path, tmp_path: Path
+) -> None:
     other = open_log(FS, str(tmp_path / "other"))
     other.close()
     os.makedirs(tmp_path / "copy")
@@ -69,7 +71,7 @@ def test_one_that_sees_no_files_another_log_or_a_copy_is_not(log: Path, tmp_path
             probe(log, elsewhere)
 
 
-def test_one_whose_files_the_driver_does_not_see_is_not(log: Path) -> None:
+def test_an_executor_whose_files_the_driver_does_not_see_is_unfit(log: Path) -> None:
     with Probe(FS, str(log)) as asking:
         [task] = asking.tasks(1)
         seen = run_probe(task, no_check)

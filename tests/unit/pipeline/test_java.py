@@ -59,7 +59,7 @@ def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["old", "broken", "missing", "unset"])
-def test_a_java_home_that_is_no_use_is_passed_over(tmp_path: Path, bad: str) -> None:
+def test_an_unusable_java_home_is_skipped(tmp_path: Path, bad: str) -> None:
     if bad == "old":
         fake_java(tmp_path / "a", "11.0.22")
     elif bad == "broken":
@@ -184,7 +184,7 @@ def test_processes_that_race_for_the_wrapper_all_see_a_whole_one(tmp_path: Path)
     assert os.listdir(home / "bin") == ["java"]
 
 
-def test_a_cache_that_cannot_be_made_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_created_is_an_error_that_names_the_variable(tmp_path: Path) -> None:
     (tmp_path / "lithify").write_text("in the way")
     with pytest.raises(InvalidSetting, match=r"XDG_CACHE_HOME.*or JAVA_HOME must name Java 17"):
         wrap_java("/opt/java", f"{tmp_path}/lithify")

@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from lithify.errors import UNREACHABLE, USAGE, InvalidSetting, SparkUnreachable
+from lithify.errors import InvalidSetting, SparkUnreachable
+from lithify.exit_codes import UNREACHABLE, USAGE
 from lithify.pipeline.spark_target import SparkTarget, is_local, reach_master
 
 
@@ -58,7 +59,7 @@ def test_a_shipped_environment_brings_the_python() -> None:
     assert SparkTarget(conf=conf, archives="/a/env.tar.gz#env").python() == "/opt/python"
 
 
-def test_an_address_at_which_nobody_listens_is_found_at_once() -> None:
+def test_an_address_without_a_listener_fails_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         reach_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")

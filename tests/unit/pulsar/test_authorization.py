@@ -21,7 +21,8 @@ from lithify.pulsar.session import Session
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import Namespace
-from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Permissions, with_grant
+from lithify.topics.token_authentication import TokenKey
 from lithify.topics.topics import Topics, TopicSettings
 from tests.patience import PROCESS_S_MAX
 from tests.unit.pulsar.frames import entry, send, split_frames
@@ -45,7 +46,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Visit:
-    """A session, its answers, and the clock it looks at."""
+    """A session, its answers, and the clock it reads."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -169,7 +170,7 @@ def test_every_command_of_a_session_is_free_or_needs_something() -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_strangers_and_the_unentitled_are_refused_in_the_form_of_the_request(
+def test_unknown_clients_and_clients_without_permission_are_refused_in_the_form_of_the_request(
     kind: Command.Type,
 ) -> None:
     stranger = Visit()
@@ -183,7 +184,7 @@ def test_strangers_and_the_unentitled_are_refused_in_the_form_of_the_request(
     assert list(known.broker.topics.opened()) == []
 
 
-def test_whoever_may_is_served() -> None:
+def test_permitted_clients_are_served() -> None:
     visit = Visit()
     visit.connects(visit.token())
     kinds = [answer.type for kind in ANSWERS for answer in visit.sends(request(kind))]
@@ -198,7 +199,7 @@ def test_a_token_by_another_method_does_not_count() -> None:
     assert "'basic'" in answer.lookupTopicResponse.message
 
 
-def test_a_name_that_is_none_is_refused_before_anything_is_looked_up() -> None:
+def test_an_invalid_name_is_refused_before_any_lookup() -> None:
     visit = Visit()
     visit.connects(visit.token())
     for topic in ("", "persistent://..", "persistent://public/default/../../x"):
@@ -206,7 +207,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_looked_up() -> None:
         assert refusal(answer)[1] not in {"AuthorizationError", "AuthenticationError"}
 
 
-def test_without_security_nobody_is_asked() -> None:
+def test_without_security_no_token_is_required() -> None:
     visit = Visit(secure=False)
     visit.connects(b"whatever", method="strange")
     visit.clock.advance(10**6)
@@ -214,7 +215,7 @@ def test_without_security_nobody_is_asked() -> None:
     assert answer.type == Command.PRODUCER_SUCCESS
 
 
-def test_an_expired_token_is_asked_for_once_and_requests_wait_for_it() -> None:
+def test_an_expired_token_is_requested_once_and_commands_wait_for_it() -> None:
     visit = Visit()
     visit.connects(visit.token())
     visit.clock.advance(29)
@@ -233,7 +234,7 @@ def test_an_expired_token_is_asked_for_once_and_requests_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("answer", ["expired", "somebody else", "nonsense", "none in time"])
-def test_a_client_that_does_not_renew_its_token_is_let_go(answer: str) -> None:
+def test_a_client_that_does_not_renew_its_token_is_disconnected(answer: str) -> None:
     visit = Visit()
     old = visit.token()
     visit.connects(old)
@@ -262,7 +263,7 @@ def test_a_client_that_does_not_renew_its_token_is_let_go(answer: str) -> None:
     assert refusal(again) == ("ERROR", "AuthenticationError")
 
 
-def test_a_client_that_cannot_renew_its_token_is_not_asked() -> None:
+def test_a_client_that_cannot_renew_its_token_is_not_challenged() -> None:
     visit = Visit()
     visit.connects(visit.token(), refresh=False)
     visit.clock.advance(60)
@@ -285,7 +286,7 @@ def joined(*, refresh: bool = True, valid_s: int = 60) -> Visit:
 
 
 @pytest.mark.parametrize("move", ["advance", "jump"])
-def test_a_client_that_is_silent_is_let_go_when_its_token_expires(move: str) -> None:
+def test_a_silent_client_is_disconnected_when_its_token_expires(move: str) -> None:
     visit = joined(refresh=False)
     getattr(visit.clock, move)(60)
     assert {each.type for each in visit.hears(CLOSED)} == CLOSED
@@ -294,7 +295,7 @@ def test_a_client_that_is_silent_is_let_go_when_its_token_expires(move: str) -> 
 
 
 @pytest.mark.parametrize("move", ["advance", "jump"])
-def test_a_silent_client_is_asked_in_time_and_let_go_at_the_end(move: str) -> None:
+def test_a_silent_client_is_challenged_in_time_and_disconnected_at_expiry(move: str) -> None:
     visit = joined()
     getattr(visit.clock, move)(30)
     assert [each.type for each in visit.hears({Command.AUTH_CHALLENGE})] == [Command.AUTH_CHALLENGE]
@@ -305,7 +306,7 @@ def test_a_silent_client_is_asked_in_time_and_let_go_at_the_end(move: str) -> No
     assert [each.type for each in answers] == [Command.PRODUCER_SUCCESS]
 
 
-def test_a_client_that_renews_its_token_in_time_goes_on() -> None:
+def test_a_client_that_renews_its_token_in_time_continues() -> None:
     visit = joined()
     visit.clock.advance(30)
     visit.hears({Command.AUTH_CHALLENGE})
@@ -316,7 +317,7 @@ def test_a_client_that_renews_its_token_in_time_goes_on() -> None:
     assert [each.type for each in visit.hears({Command.AUTH_CHALLENGE})] == [Command.AUTH_CHALLENGE]
 
 
-def test_a_client_that_has_no_newer_token_yet_is_asked_again_when_it_expires() -> None:
+def test_a_client_without_a_newer_token_is_challenged_again_at_expiry() -> None:
     visit = joined()
     same = visit.token()
     visit.clock.advance(30)
@@ -329,7 +330,7 @@ def test_a_client_that_has_no_newer_token_yet_is_asked_again_when_it_expires() -
     assert found[0].type == Command.AUTH_CHALLENGE, "before its producers are closed"
 
 
-def test_a_clock_that_is_set_back_gives_time_back() -> None:
+def test_a_clock_set_back_extends_the_token() -> None:
     visit = joined(refresh=False)
     visit.clock.jump(-100)
     visit.clock.advance(100)
@@ -338,7 +339,7 @@ def test_a_clock_that_is_set_back_gives_time_back() -> None:
     assert {each.type for each in visit.hears(CLOSED)} == CLOSED
 
 
-def test_how_long_an_answer_takes_is_not_measured_by_a_clock_that_jumps() -> None:
+def test_the_time_to_answer_is_measured_by_the_monotonic_clock() -> None:
     visit = joined()
     visit.clock.advance(60)
     visit.hears(CLOSED)
@@ -361,7 +362,7 @@ PUBLIC = Namespace("public", "default")
         ([], CLOSED),
     ],
 )
-def test_what_is_revoked_ends_at_once(left: list[str], closed: set[Command.Type]) -> None:
+def test_a_revoked_permission_ends_at_once(left: list[str], closed: set[Command.Type]) -> None:
     visit = joined()
     change = visit.broker.topics.definitions.change
 
@@ -376,7 +377,7 @@ def test_what_is_revoked_ends_at_once(left: list[str], closed: set[Command.Type]
         assert refusal(answer) == ("ERROR", "AuthorizationError")
 
 
-def test_what_is_granted_to_others_ends_nothing() -> None:
+def test_granting_to_others_disconnects_no_client() -> None:
     visit = joined()
     change = visit.broker.topics.definitions.change
 
@@ -392,7 +393,7 @@ def test_what_is_granted_to_others_ends_nothing() -> None:
     assert len(visit.broker._alarms) == 0
 
 
-def test_only_so_many_requests_wait() -> None:
+def test_the_number_of_waiting_requests_is_bounded() -> None:
     visit = Visit()
     visit.connects(visit.token())
     visit.clock.advance(60)
@@ -402,7 +403,7 @@ def test_only_so_many_requests_wait() -> None:
     assert refusal(answer) == ("LOOKUP_RESPONSE", "AuthenticationError")
 
 
-def test_an_answer_that_nobody_asked_for_closes_the_connection() -> None:
+def test_an_unsolicited_auth_response_closes_the_connection() -> None:
     for secure in (True, False):
         visit = Visit(secure=secure)
         visit.connects(visit.token())
@@ -410,7 +411,7 @@ def test_an_answer_that_nobody_asked_for_closes_the_connection() -> None:
             visit.answers_challenge(visit.token("bob"))
 
 
-def test_a_command_that_nobody_thought_about_is_not_let_through() -> None:
+def test_a_command_without_a_rule_is_refused() -> None:
     visit = Visit()
     visit.connects(visit.token())
     visit.session._handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")

@@ -1,4 +1,4 @@
-"""Readers that are sent away: their place is kept until they should be back, and no longer."""
+"""Disconnected readers: their subscription is kept for a bounded time."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def client() -> Iterator[Connection]:
     loop.close()
 
 
-def test_a_reader_that_does_not_return_from_a_seek_is_forgotten(client: Connection) -> None:
+def test_the_subscription_of_a_reader_that_does_not_reconnect_is_deleted(
+    client: Connection,
+) -> None:
     client.subscribe()
     client.seek()
     client.loop.advance(SOON)
@@ -132,7 +134,7 @@ def test_a_reader_that_returns_stays_and_each_seek_gives_it_the_whole_time(
     assert client.is_known
 
 
-def test_a_reader_that_was_sent_away_for_another_reason_is_forgotten_too(
+def test_a_reader_disconnected_for_another_reason_is_deleted_too(
     client: Connection,
 ) -> None:
     client.subscribe()
@@ -143,7 +145,7 @@ def test_a_reader_that_was_sent_away_for_another_reason_is_forgotten_too(
     assert not client.is_known
 
 
-def test_a_durable_subscription_is_never_forgotten(client: Connection) -> None:
+def test_a_durable_subscription_is_not_deleted_on_disconnect(client: Connection) -> None:
     client.subscribe(durable=True)
     client.seek()
     client.loop.advance(10 * RETURN_SECONDS_MAX)

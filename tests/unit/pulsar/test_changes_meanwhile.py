@@ -1,4 +1,4 @@
-"""What changes while a command waits for the disk counts when the command goes on."""
+"""A command that waited for the disk sees what changed meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from lithify.clock import ManualClock
 from lithify.positions import unpack
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.topics.definitions.topic_names import Namespace, TopicName
-from lithify.topics.permissions import Permissions, TokenKey, with_grant
+from lithify.topics.permissions import Permissions, with_grant
 from lithify.topics.subscriptions.cursor_changes import AckedUpTo
 from lithify.topics.subscriptions.dispatch import DISPATCH_ENTRIES_MAX
 from lithify.topics.subscriptions.entry_flags import FLAG_DELAYED
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
+from lithify.topics.token_authentication import TokenKey
 from tests.unit.log.helpers import PATIENCE_S
 from tests.unit.pulsar.frames import entry
 from tests.unit.pulsar.test_waiting import (
@@ -51,7 +52,7 @@ both = pytest.mark.parametrize(
 
 
 class Pause:
-    """A call for a thread that waits until it is told to go on."""
+    """A call for a thread that waits until it is told to continue."""
 
     def __init__(self) -> None:
         self._begun = threading.Event()
@@ -108,7 +109,7 @@ async def test_a_client_joins_the_topic_that_is_opened_after_an_unload(
 @both
 @pytest.mark.parametrize("auto_create", [True, False])
 @in_a_loop
-async def test_a_client_whose_topic_is_deleted_is_answered_as_if_it_asked_after_that(
+async def test_a_command_waiting_for_a_deleted_topic_is_answered_as_if_sent_later(
     command: wire.BaseCommand, monkeypatch: pytest.MonkeyPatch, *, auto_create: bool
 ) -> None:
     async with served() as node:
@@ -222,7 +223,7 @@ def ids(topic: Topic) -> list[wire.MessageIdData]:
 
 @pytest.mark.parametrize("where", ["between pieces", "before a record"])
 @in_a_loop
-async def test_an_ack_of_a_consumer_that_was_put_out_does_not_undo_a_reset(
+async def test_an_ack_of_a_disconnected_consumer_does_not_undo_a_reset(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     async with served() as node:
@@ -247,7 +248,7 @@ async def test_an_ack_of_a_consumer_that_was_put_out_does_not_undo_a_reset(
                 await asyncio.sleep(0)
             monkeypatch.undo()
             assert subscription.cursor.is_acked(topic.last_position)
-        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        node.broker.disconnect_consumer(next(iter(subscription.consumers)))
         topic.seek(subscription, 0)
         pause.end()
         if where != "before a record":
@@ -268,7 +269,7 @@ def held_turns(node: Served, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[
 
 
 @in_a_loop
-async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
+async def test_entries_are_not_redelivered_for_a_disconnected_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lithify.pulsar.consumer_commands.REDELIVERED_A_STEP", 3)
@@ -285,7 +286,7 @@ async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
         while not turns:
             await asyncio.sleep(0)
         holding.undo()
-        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        node.broker.disconnect_consumer(next(iter(subscription.consumers)))
         turns.pop()()
         assert (await client.answer()).type == Type.CLOSE_CONSUMER
         await client.ping()
@@ -293,7 +294,7 @@ async def test_entries_are_not_redelivered_for_a_consumer_that_was_put_out(
 
 
 @in_a_loop
-async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_seek(
+async def test_a_consumer_disconnected_during_a_search_by_time_does_not_seek(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served() as node:
@@ -301,18 +302,18 @@ async def test_a_consumer_that_was_put_out_while_it_looked_for_a_time_does_not_s
         topic, subscription = await consumer_of_ten(node, client)
         topic.acknowledge(subscription, AckedUpTo(topic.last_position))
         pause = Pause()
-        found = topic.reader.find_time(1)
+        found = topic.reader.times.find(1)
 
         def find_time(*_: object, **__: object) -> int:
             pause.wait()
             return found
 
-        monkeypatch.setattr(topic.reader, "find_time", find_time)
+        monkeypatch.setattr(topic.reader.times, "find", find_time)
         seek = wire.BaseCommand(type=Type.SEEK)
         seek.seek.consumer_id, seek.seek.request_id, seek.seek.message_publish_time = 1, 5, 1
         client.send(seek)
         await pause.is_reached()
-        node.broker.consumer_put_out(next(iter(subscription.consumers)))
+        node.broker.disconnect_consumer(next(iter(subscription.consumers)))
         pause.end()
         assert [each.type for each in await client.answers(2)] == [Type.CLOSE_CONSUMER, Type.ERROR]
         assert subscription.cursor.mark_delete == topic.last_position
@@ -430,7 +431,7 @@ async def test_the_next_consumer_gets_the_messages_if_the_first_hangs_up_while_i
 
 
 @in_a_loop
-async def test_a_session_that_comes_back_from_a_thread_waits_for_its_turn() -> None:
+async def test_a_session_that_returns_from_a_thread_waits_for_its_turn() -> None:
     async with served() as node:
         client, other = await node.client(), await node.client()
         node.fs.hold("/data")

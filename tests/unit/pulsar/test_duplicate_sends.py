@@ -46,7 +46,7 @@ class Client:
         assert self.session.receive(array(data), 0, len(data)) == len(data)
 
     async def answered(self, count: int) -> list[wire.BaseCommand]:
-        """The next so many answers."""
+        """The next answers."""
         async with asyncio.timeout(PROCESS_S_MAX):
             while len(self.answers) < count:
                 await asyncio.sleep(0)
@@ -90,7 +90,7 @@ def test_after_a_failure_everything_is_sent_again_and_there_once(operation: str,
         client = Client(Broker(topics, name="n", version="test"))
         assert await client.join() == -1
         fs.add(Fault(operation, "*/log/*", nth=nth))
-        # Three receives, so that later ones are under way when an earlier one fails.
+        # Three receives, so that later ones are in progress when an earlier one fails.
         client.answers.clear()
         for start in (0, 20, 40):
             client.send_numbers(*range(start, start + 20))

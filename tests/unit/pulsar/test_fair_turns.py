@@ -78,7 +78,7 @@ def test_a_source_waits_for_one_turn_of_each_other_source() -> None:
     assert loop.done[2:9] == ["s2", "c0", "o0", "s3", "c1", "s4", "s5"]
 
 
-def test_what_is_short_runs_at_once() -> None:
+def test_a_short_command_runs_at_once() -> None:
     def many(loop: Loop) -> None:
         for number in range(1000):
             assert loop.rounds.is_open
@@ -87,7 +87,7 @@ def test_what_is_short_runs_at_once() -> None:
     story(many)
 
 
-def test_a_turn_that_goes_on_waits_for_the_others() -> None:
+def test_a_turn_that_continues_waits_for_the_others() -> None:
     def many(loop: Loop) -> None:
         def long(left: int) -> None:
             loop.turn(f"long{left}")

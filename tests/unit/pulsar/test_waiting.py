@@ -1,4 +1,4 @@
-"""What waits for the disk is done in a thread: who needs it waits, all others go on."""
+"""Waiting for the disk happens in threads: the command waits, all others continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.connection_limits import ConnectionLimits
-from lithify.pulsar.listener import ClientConnection, listen
+from lithify.pulsar.listener import listen
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command, next_frame
 from lithify.settings import LogSettings
@@ -29,6 +29,8 @@ from tests.unit.pulsar.frames import LIMIT_BYTES, entry, send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from lithify.pulsar.connection import ClientConnection
 
 Type = wire.BaseCommand
 Error = wire.ServerError
@@ -228,7 +230,7 @@ async def test_creating_a_topic_and_rolling_it_never_wait_in_the_loop() -> None:
 
 
 @in_a_loop
-async def test_while_a_topic_rolls_its_producers_wait_in_order_and_others_go_on() -> None:
+async def test_while_a_topic_rolls_its_producers_wait_in_order_and_others_continue() -> None:
     async with served() as node:
         client, other = await node.client(), await node.client()
         await client.join()
@@ -282,7 +284,7 @@ async def test_a_client_that_hangs_up_while_it_waits_leaves_nothing_behind() -> 
 
 
 @in_a_loop
-async def test_what_the_thread_could_not_do_is_told_to_the_client() -> None:
+async def test_a_failure_in_a_thread_is_sent_to_the_client() -> None:
     async with served() as node:
         client = await node.client()
         node.fs.add(Fault("rename", "*definitions*", count=None))
@@ -487,7 +489,7 @@ async def test_a_connection_is_refused_what_is_over_a_limit(
 
 
 @in_a_loop
-async def test_producers_that_were_put_out_are_remembered_up_to_a_bound(
+async def test_ids_of_disconnected_producers_are_kept_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lithify.pulsar.producer_commands.GONE_MAX", 3)
@@ -497,7 +499,7 @@ async def test_producers_that_were_put_out_are_remembered_up_to_a_bound(
             await client.join(producer_id=number)
             for each in list(node.topics.get("orders").producers.joined.values()):
                 node.topics.get("orders").producers.remove(each)
-                node.broker.producer_put_out(each)
+                node.broker.disconnect_producer(each)
             assert (await client.answer()).type == Type.CLOSE_PRODUCER
         # Its message was on the way: no reason to hang up.
         client.send(send(entry(), producer_id=9))

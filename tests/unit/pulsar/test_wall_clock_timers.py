@@ -70,7 +70,7 @@ class Ringing(World):
         )
 
 
-def test_alarms_go_off_in_order_when_they_are_due(loop: ManualLoop) -> None:
+def test_alarms_fire_in_order_when_they_are_due(loop: ManualLoop) -> None:
     ringing = Ringing(loop)
     for name, in_s in (("c", 30), ("a", 0.5), ("b", 2.05)):
         ringing.set(name, in_s)
@@ -88,7 +88,7 @@ def test_alarms_go_off_in_order_when_they_are_due(loop: ManualLoop) -> None:
     assert ringing.alarms._timer is None, "nothing is left to look for"
 
 
-def test_a_jump_forward_is_noticed_at_the_next_look(loop: ManualLoop) -> None:
+def test_a_jump_forward_is_noticed_at_the_next_check(loop: ManualLoop) -> None:
     ringing = Ringing(loop)
     ringing.set("a", 3600)
     ringing.passes(1)
@@ -130,7 +130,7 @@ def test_replaced_alarms_do_not_pile_up(loop: ManualLoop) -> None:
     ringing.passes(1)
 
 
-def test_one_that_fails_does_not_keep_the_others_from_going_off(loop: ManualLoop) -> None:
+def test_a_failing_alarm_does_not_stop_the_others(loop: ManualLoop) -> None:
     ringing = Ringing(loop)
 
     def fail() -> None:
@@ -205,7 +205,7 @@ class Delayed(World):
         self.loop.advance(0)
 
     def send(self, in_s: float) -> None:
-        """A message that is to be delivered so many seconds after the start."""
+        """A message that is to be delivered this many seconds after the start."""
         now_ms = self.clock.now_ms()
         metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=now_ms)
         metadata.deliver_at_time = self.start_ms + round(in_s * 1000)
@@ -265,7 +265,7 @@ def test_delayed_messages_follow_a_clock_that_jumps_backward(loop: ManualLoop) -
     assert len(delayed.broker._alarms) == 0
 
 
-def test_nothing_is_looked_for_when_the_consumer_is_gone(loop: ManualLoop) -> None:
+def test_no_alarm_is_set_when_the_consumer_has_left(loop: ManualLoop) -> None:
     delayed = Delayed(loop)
     delayed.send(3600)
     assert len(delayed.broker._alarms) == 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Disk:
-    """Refuses so many probes."""
+    """Refuses this many probes."""
 
     refusals: int = 0
     probes: int = 0
@@ -66,14 +66,14 @@ async def waited(retries: WriteRetries, topic: Topic, producers: int = 1) -> Non
     await asyncio.wait_for(asyncio.gather(*done), PROCESS_S_MAX)
 
 
-def test_all_producers_of_a_topic_go_on_together(disk: Disk) -> None:
+def test_all_producers_of_a_topic_resume_together(disk: Disk) -> None:
     disk.refusals = 3
     asyncio.run(waited(WriteRetries(disk.why_not), new_topic(), producers=2))
     assert disk.probes == 4
     assert disk.slept_s == [write_retries.DELAY_S_MIN] * 4
 
 
-def test_a_disk_that_refuses_again_at_once_is_asked_less_often(disk: Disk) -> None:
+def test_a_disk_that_refuses_repeatedly_is_retried_less_often(disk: Disk) -> None:
     async def story() -> None:
         retries, topic = WriteRetries(disk.why_not), new_topic()
         for _ in range(9):
@@ -84,7 +84,7 @@ def test_a_disk_that_refuses_again_at_once_is_asked_less_often(disk: Disk) -> No
     assert disk.slept_s == [min(each, write_retries.DELAY_S_MAX) for each in doubled]
 
 
-def test_nobody_waits_for_a_topic_that_was_closed(disk: Disk) -> None:
+def test_retries_stop_when_the_topic_is_closed(disk: Disk) -> None:
     disk.refusals = 100
     asyncio.run(waited(WriteRetries(disk.why_not), new_topic(closed=True)))
     assert disk.probes == 0

@@ -1,4 +1,4 @@
-"""Somebody who signs certificates, for tests."""
+"""A certificate authority for tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Authority:
         self.file.write_bytes(self._sign(self._name, self._key.public_key(), ca=True))
 
     def tls(self, name: str, *, age_days: int = 1) -> Tls:
-        """A certificate that is valid for two days, and so many old."""
+        """A certificate that is valid for two days, and this many old."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._directory / f"{name}-{age_days}-{self.file.stem}.crt"

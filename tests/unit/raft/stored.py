@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lithify.clock import ManualClock
 from lithify.compaction.run.compactor import DryRun
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core.configuration import Config
@@ -99,7 +99,7 @@ class Member:
         self.own.stored = stored
         self.log.snapshot(LiveState(index, needed), 1)
         self.own.snapshots.remove_older(stored)
-        self.compactor.ask()
+        self.compactor.request_drop()
         return self
 
     def compact(self, *, merge: bool = True) -> CompactionOutcome:
@@ -107,7 +107,7 @@ class Member:
         if merge:
             self.compactor.request(RunWanted())
         else:
-            self.compactor.ask()
+            self.compactor.request_drop()
         job = self.compactor.next_job()
         assert job is not None
         outcome = job()

@@ -1,4 +1,4 @@
-"""Groups that end, and members that are none any more: their files go, and stay away."""
+"""Dropped groups and removed members: their files are deleted and not recreated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def three(stack: AsyncExitStack, tmp_path: Path) -> tuple[dict[str, RaftNo
     return nodes, client
 
 
-def test_a_group_is_dropped_on_all_members_and_can_be_created_anew(tmp_path: Path) -> None:
+def test_a_group_is_dropped_on_all_members_and_can_be_recreated(tmp_path: Path) -> None:
     async def story() -> None:
         async with AsyncExitStack() as stack:
             nodes, client = await three(stack, tmp_path)
@@ -79,7 +79,7 @@ def test_a_group_is_dropped_on_all_members_and_can_be_created_anew(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_member_that_was_away_learns_that_its_group_is_no_more(
+def test_a_member_that_was_down_learns_that_its_group_was_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
@@ -126,7 +126,7 @@ class Refusing(LocalFileSystem):
         super().rename(source, target)
 
 
-def test_a_member_that_could_not_strike_its_group_off_does_not_say_that_it_has(
+def test_a_member_that_could_not_record_the_drop_does_not_confirm_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
@@ -159,7 +159,7 @@ def test_a_member_that_could_not_strike_its_group_off_does_not_say_that_it_has(
     asyncio.run(story())
 
 
-def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
+def test_a_member_is_notified_of_a_dropped_group_until_it_confirms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not there when the others were, and has nothing of the group by now."""
@@ -185,7 +185,7 @@ def test_who_may_not_know_of_an_end_is_told_until_it_says_so(
     asyncio.run(story())
 
 
-def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path: Path) -> None:
+def test_a_removed_leader_does_not_recreate_a_group(tmp_path: Path) -> None:
     """It was cut off before its removal; what it sends comes when all others have forgotten."""
 
     async def story() -> None:
@@ -208,7 +208,7 @@ def test_one_that_was_removed_and_leads_on_does_not_bring_a_group_back(tmp_path:
     asyncio.run(story())
 
 
-def test_the_oldest_groups_of_whose_end_all_know_are_struck_off(
+def test_the_oldest_confirmed_drops_are_pruned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lithify.raft.node.identity.KNOWN_MAX", 2)
@@ -225,7 +225,7 @@ def test_the_oldest_groups_of_whose_end_all_know_are_struck_off(
 
 
 async def add_again(client: RaftClient) -> None:
-    """Add n3, which unseats the leader: nobody may be able to say what became of that."""
+    """Add n3, which unseats the leader: the outcome of that may be unknown."""
     try:
         await client.ask_json("orders", ClientOperation.CHANGE, change="+n3")
     except MayHaveHappened:
@@ -233,7 +233,7 @@ async def add_again(client: RaftClient) -> None:
             await client.ask_json("orders", ClientOperation.CHANGE, change="+n3")
 
 
-def test_a_removed_member_gives_its_files_back_and_can_be_added_again(tmp_path: Path) -> None:
+def test_a_removed_member_deletes_its_files_and_can_be_added_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with AsyncExitStack() as stack:
             nodes, client = await three(stack, tmp_path)
@@ -256,7 +256,7 @@ def test_a_removed_member_gives_its_files_back_and_can_be_added_again(tmp_path: 
     asyncio.run(story())
 
 
-def test_a_member_that_was_removed_while_it_was_away_is_told_when_it_asks(
+def test_a_member_removed_while_down_is_notified_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
@@ -319,7 +319,7 @@ def test_a_group_is_dropped_while_its_members_are_still_waited_for(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_who_is_removed_before_it_has_come_is_not_added_again(tmp_path: Path) -> None:
+def test_a_member_removed_before_it_joined_is_not_added_again(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             AsyncExitStack() as stack,
@@ -335,7 +335,7 @@ def test_who_is_removed_before_it_has_come_is_not_added_again(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_of_two_groups_of_one_name_that_wait_for_each_other_none_takes_commands(
+def test_two_groups_created_under_one_name_take_no_commands(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from lithify.errors import InvalidInput
-from lithify.log.deadset.dead_set import Parts
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.manifest import Manifest
-from lithify.log.reader import ActiveTail, OpenSegments, Snapshot
+from lithify.log.open_segments import OpenSegments
+from lithify.log.reader import ActiveTail, Snapshot
 from lithify.log.segments.block_index import BlockIndex
 from lithify.spark import arrow_rows
 from lithify.spark.arrow_rows import ArrowRows
@@ -174,7 +175,7 @@ def test_a_batch_with_only_its_retained_messages_keeps_their_slots(codec: int) -
 
 
 @pytest.mark.parametrize("codec", [0, ZSTD])
-def test_of_a_partly_live_batch_only_live_messages_are_seen(codec: int) -> None:
+def test_only_live_messages_of_a_partly_live_batch_are_read(codec: int) -> None:
     bodies = (batch(*messages(), codec=codec), single("s"), batch(*messages(), codec=codec))
     first = 1 << 32
     live = np.array([1, 4, 5], np.int32)
@@ -182,7 +183,7 @@ def test_of_a_partly_live_batch_only_live_messages_are_seen(codec: int) -> None:
     assert check(*bodies, parts=parts) == 9 + 1 + 3
 
 
-def test_what_is_encrypted_is_handed_on_and_markers_are_no_messages() -> None:
+def test_encrypted_messages_are_passed_on_and_markers_are_skipped() -> None:
     keys = [EncryptionKeys(key="k", value=b"v")]
     assert (
         check(
@@ -203,7 +204,7 @@ def test_texts_that_are_not_utf8_are_readable() -> None:
     assert found["properties"] == [("n\N{REPLACEMENT CHARACTER}me", "te\N{REPLACEMENT CHARACTER}t")]
 
 
-def test_only_columns_that_are_asked_for_are_made() -> None:
+def test_only_requested_columns_are_built() -> None:
     value = b"v" * 100
     broken = single("k", b"not lz4", compression=LZ4, uncompressed_size=len(value))
     assert rows(broken, columns=("entry", "key")) == [{"entry": 0, "key": b"k"}]
@@ -211,7 +212,7 @@ def test_only_columns_that_are_asked_for_are_made() -> None:
         rows(broken, columns=("value",))
 
 
-def test_what_is_no_message_is_named() -> None:
+def test_an_invalid_message_is_named() -> None:
     with pytest.raises(InvalidInput, match="entry 1:1 is malformed"):
         rows(single("k"), b"anything")
     cut = batch(message("a"), num_messages_in_batch=2)

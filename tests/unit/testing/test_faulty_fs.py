@@ -74,7 +74,7 @@ def test_every_rule_reads_back(fault: Fault) -> None:
         "write * nth EIO",
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(text: str) -> None:
+def test_an_invalid_rule_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         Fault.parse(text)
 
@@ -170,7 +170,7 @@ def test_no_handler_of_errors_survives_a_power_cut() -> None:
     assert not issubclass(PowerCut, Exception)
 
 
-def test_a_crash_comes_before_the_operation_and_the_dead_stay_dead() -> None:
+def test_a_crash_happens_before_the_operation_and_is_final() -> None:
     fs = faulty("write * CRASH")
     file = fs.open_append("log")
     lock = fs.lock("lock", "us")
@@ -313,7 +313,7 @@ def test_mutating_names_exactly_the_operations_that_change_the_disk() -> None:
         every_operation(fs)
 
 
-def test_nothing_is_recorded_unless_asked_for() -> None:
+def test_nothing_is_recorded_by_default() -> None:
     fs = faulty()
     every_operation(fs)
     assert fs.trace == []

@@ -146,7 +146,7 @@ def test_a_range_is_read_in_pages() -> None:
     run(story())
 
 
-def test_what_is_visible_above_the_floor_stays() -> None:
+def test_revisions_visible_above_the_floor_stay() -> None:
     async def story() -> None:
         node = MemoryMetastoreCluster(ManualClock()).node()
         await put(node, b"changed", b"old")  # 1

@@ -10,13 +10,13 @@ import numpy as np
 
 from lithify.compaction.limits.budget import Budget
 from lithify.fs import MemoryFileSystem
-from lithify.log.deadset.dead_set import Parts
+from lithify.log.dead_set.dead_set import Parts
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.frame import HEADER_BYTES, NewEntry, encode_header
 from lithify.log.segments.scan import Frames
 from lithify.log.segments.segment_file import SegmentHeader, SegmentWriter
 from lithify.positions import pack
-from lithify.topics.compaction.key_index import IndexTask
+from lithify.topics.compaction.build_key_index import IndexTask
 from lithify.topics.compaction.shrink_batches import shrink_frames
 from lithify.topics.messages.message import FLAG_SHRUNK, encode_entry
 from lithify.topics.messages.message_pb2 import (
@@ -51,7 +51,7 @@ def single(key: str | None = None, value: bytes = b"value", **fields: Any) -> by
 
 
 def message(key: str | None = None, value: bytes = b"value", **fields: Any) -> bytes:
-    """One message as it stands in a batch."""
+    """One message as it is in a batch."""
     fields = {"payload_size": len(value), **fields}
     head: bytes = SingleMessageMetadata(partition_key=key, **fields).SerializeToString()
     return len(head).to_bytes(4, "big") + head + value

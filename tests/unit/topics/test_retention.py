@@ -1,4 +1,4 @@
-"""What a topic may let go, and which limits rule it."""
+"""Which entries retention deletes, and which limits apply."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_without_limits_everything_stays() -> None:
 @pytest.mark.parametrize(
     ("age_ms", "first"), [(1501, 0), (1500, 10), (501, 10), (500, 20), (0, 20)]
 )
-def test_by_age(age_ms: int, first: int) -> None:
+def test_retention_by_age(age_ms: int, first: int) -> None:
     assert keep(Policies(retention_ms=age_ms)) == first
 
 
 @pytest.mark.parametrize(("size", "first"), [(151, 0), (150, 10), (51, 10), (50, 20), (0, 20)])
-def test_by_size_so_much_is_left(size: int, first: int) -> None:
+def test_retention_by_size(size: int, first: int) -> None:
     assert keep(Policies(retention_bytes=size)) == first
 
 
@@ -65,6 +65,6 @@ def test_a_topic_rules_over_its_namespace_and_that_over_the_node() -> None:
     assert policies_of(definitions, name.partition_name(2), node) == expected
 
 
-def test_absurd_limits_are_refused() -> None:
+def test_limits_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="retention_ms"):
         Policies(retention_ms=-2)

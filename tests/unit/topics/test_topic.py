@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.errors import WriteFailed
+from lithify.errors import LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.remove_tree import remove_tree
 from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, encode_entry
 from lithify.topics.messages.message_pb2 import LZ4, ZSTD, MessageMetadata
-from lithify.topics.retention import BacklogExceeded
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
+from tests.hooked_jobs import Halted
+from tests.patience import PROCESS_S_MAX
 from tests.unit.topics.segments import batch, message, single
 
 if TYPE_CHECKING:
@@ -92,7 +96,7 @@ class Bench:
         self.topic.maintain()
 
 
-def test_what_is_appended_is_read_back_and_dispatched() -> None:
+def test_appended_messages_are_read_and_dispatched() -> None:
     bench = Bench()
     bench.append(3)
     subscription, _ = bench.join()
@@ -115,7 +119,7 @@ def test_what_is_appended_is_read_back_and_dispatched() -> None:
     ],
 )
 @pytest.mark.parametrize("compacted", [False, True])
-def test_the_library_reads_past_what_nobody_can_open(
+def test_the_library_skips_messages_that_cannot_be_decoded(
     body: bytes, why: str, *, compacted: bool
 ) -> None:
     bench = Bench()
@@ -183,7 +187,7 @@ def test_a_stretch_of_acknowledged_entries_does_not_end_a_dispatch() -> None:
     assert len(bench.received(subscription)) == 2
 
 
-def test_entries_to_be_redelivered_are_found_in_one_walk_and_gone_ones_are_forgotten() -> None:
+def test_entries_to_redeliver_are_read_in_one_pass_and_dropped_ones_are_skipped() -> None:
     bench = Bench(segment_bytes_max=1024)
     bench.append(40)
     subscription, consumer = bench.join(SHARED, durable=False)
@@ -200,7 +204,7 @@ def test_entries_to_be_redelivered_are_found_in_one_walk_and_gone_ones_are_forgo
     assert len(bench.received(subscription)) == 1
 
 
-def test_the_last_message_id_tells_batches_from_single_messages() -> None:
+def test_the_last_message_id_distinguishes_batches_from_single_messages() -> None:
     bench = Bench()
     topic = bench.topic
     assert topic.last_message_id() == MessageId(-1, -1)
@@ -212,7 +216,7 @@ def test_the_last_message_id_tells_batches_from_single_messages() -> None:
     assert topic.last_message_id() == MessageId(1, 1, 2)
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_others_do_not_wait_for_it() -> None:
+def test_a_delayed_message_is_delivered_when_due_and_delays_no_other() -> None:
     bench = Bench()
     now_ms = bench.clock.now_ms()
     metadata = MessageMetadata(
@@ -301,6 +305,49 @@ def test_the_library_switches_deduplication_with_its_next_message() -> None:
     assert bench.topic.writer.deduplication is None
 
 
+def test_nothing_is_dropped_before_the_progress_of_the_producers_is_saved() -> None:
+    fs = FaultyFileSystem(MemoryFileSystem())
+    bench = Bench(fs, segment_bytes_max=1024, deduplicates=lambda: True)
+    bench.topic.policies = lambda: Policies(retention_ms=0)
+    fs.add(Fault("rename", "/t/producers*", count=None))
+    bench.append(80)
+    segments = len(bench.topic.log.manifest.segments)
+    assert segments > 3
+    for _ in range(3):
+        bench.maintain()
+        assert len(bench.topic.log.manifest.segments) == segments
+    with pytest.raises(WriteFailed, match="producers"):
+        run_here(bench.topic.skipping_below(bench.topic.log.next_position))
+    fs.clear()
+    bench.maintain()
+    assert len(bench.topic.log.manifest.segments) == 1
+
+
+def test_closing_stops_a_dry_run() -> None:
+    bench = Bench(segment_bytes_max=1024)
+    bench.append(80)
+    jobs, ended = Halted(), list[BaseException]()
+
+    def plan() -> None:
+        try:
+            bench.topic.compaction.plan(jobs)
+        except LithifyError as error:
+            ended.append(error)
+
+    planning = threading.Thread(target=plan)
+    planning.start()
+    assert jobs.begun.wait(PROCESS_S_MAX)
+    closing = threading.Thread(target=bench.topic.close)
+    closing.start()
+    closing.join(PROCESS_S_MAX)
+    stopped = not closing.is_alive()
+    jobs.go_on.set()
+    planning.join()
+    closing.join()
+    assert stopped
+    assert [type(error) for error in ended] == [LogClosed]
+
+
 def test_retention_drops_whole_segments_that_all_have_acknowledged() -> None:
     bench = Bench(segment_bytes_max=1024)
     bench.topic.policies = lambda: Policies(retention_ms=0)
@@ -330,7 +377,7 @@ def test_a_clock_that_is_ahead_keeps_nothing_back(sent_ms: int) -> None:
     lag = TopicCompactionSettings(compaction_lag_min_ms=60_000)
     bench.topic.compaction.settings = lambda: lag
     bench.clock.advance(121)
-    assert bench.topic.reader.find_time(bench.clock.now_ms()) == pack(1, 1)
+    assert bench.topic.reader.times.find(bench.clock.now_ms()) == pack(1, 1)
     bench.topic.compact()
     assert bench.topic.compaction.horizon == pack(1, 0), "it is older than the minimum lag"
     assert [each.publish_time_ms for each in bench.topic.read()] == [sent_ms % 2**64], "as sent"
@@ -347,7 +394,7 @@ def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
         bench.topic.writer.append_entries(
             [single()], times=[now_ms + ahead_ms], counts=[1]
         ).result()
-    assert bench.topic.reader.find_time(now_ms + 5_000) == pack(1, 1)
+    assert bench.topic.reader.times.find(now_ms + 5_000) == pack(1, 1)
     bench.topic.log.roll()
     assert bench.topic.log.manifest.segments[0].flags == 0
 
@@ -378,7 +425,7 @@ def test_producers_are_refused_while_a_subscription_is_too_far_behind() -> None:
     bench.append(1)
 
 
-def test_a_readers_subscription_goes_with_it_unless_it_is_kept_for_a_seek() -> None:
+def test_a_readers_subscription_is_deleted_with_it_unless_kept_for_a_seek() -> None:
     bench = Bench()
     bench.append(3)
     subscription, consumer = bench.join(durable=False)
@@ -396,7 +443,7 @@ def files_below(fs: FileSystem, directory: str) -> dict[str, bytes]:
 
 
 def with_older_log(*acknowledged: int) -> Bench:
-    """A topic whose log of 3 messages was put back after 10 were there and some acknowledged."""
+    """A topic whose log of 3 messages was restored after 10 were there and some acknowledged."""
     bench = Bench()
     bench.append(3)
     bench.topic.close()

@@ -45,7 +45,7 @@ def test_a_topic_outlives_its_node() -> None:
     assert values(open_topics(fs), "orders") == [b"one"]
 
 
-def test_a_second_process_is_told_who_has_the_directory() -> None:
+def test_a_second_process_gets_the_pid_of_the_owner() -> None:
     fs = MemoryFileSystem()
     topics = open_topics(fs, "pid 77")
     with pytest.raises(LogLocked, match="pid 77"):
@@ -91,7 +91,7 @@ def test_a_topic_in_use_is_not_deleted() -> None:
     assert not topics.exists("orders")
 
 
-def test_a_topic_created_anew_has_nothing_of_the_deleted_one() -> None:
+def test_a_recreated_topic_has_nothing_of_the_deleted_one() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     topics = open_topics(fs)
     topics.get("orders", create=True).append(value=b"old")
@@ -260,7 +260,7 @@ def test_names_of_a_namespace_are_those_of_its_topics_without_making_each() -> N
     assert len(topics.names_in(space)) == 5005
 
 
-def test_a_topic_that_is_being_deleted_is_out_of_use_at_once() -> None:
+def test_a_topic_in_deletion_is_closed_at_once() -> None:
     fs = FaultyFileSystem(MemoryFileSystem())
     topics = open_topics(fs)
     topics.create("orders").append(value=b"old")

@@ -3,7 +3,7 @@
 1. **index**: build missing key indexes, one task per segment.
 2. **validity**: judge ranges of buckets over all key indexes, one task per range; each returns one
    bit per row.
-3. **verdict**: convert the bits into live positions and counts, one task per segment.
+3. **dead sets**: convert the bits into live positions and counts, one task per segment.
 
 Each step is a job of the `Jobs` of the run. Above the horizon only index rows are read: the newest
 record of a blob may be there.
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index_rows import join_rows
-from lithify.blobs.key_index import open_index, put_index, run_index
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
 from lithify.blobs.validity import ValidityTerms
 from lithify.blobs.validity_tasks import (
@@ -35,7 +35,7 @@ from lithify.blobs.validity_tasks import (
     run_live_records,
     run_validity,
 )
-from lithify.compaction.live_set.by_key import (
+from lithify.compaction.live_set_rules.by_key import (
     add_up_dropped,
     by_segment,
     in_order,
@@ -43,11 +43,11 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
     run_job,
 )
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, has_index, index_rows
 from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_rows
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
 from lithify.positions import POSITION_MAX
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
     from lithify.blobs.validity_tasks import LiveRecords, ValidRows
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.compaction.rewrite.rewrite import Copied
     from lithify.fs import FileSystem
-    from lithify.log.deadset.dead_set import Parts
+    from lithify.log.dead_set.dead_set import Parts
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.scan import Frames
 
@@ -81,7 +81,7 @@ class RecordsAbove:
     """The rows of the active segment."""
 
 
-def _nothing_forgotten() -> PurgedTombstones:
+def _nothing_purged() -> PurgedTombstones:
     return NOTHING
 
 
@@ -95,17 +95,17 @@ class BlobRule:
     that time."""
     replicas_passed: Callable[[], int | None] = no_replicas
     """The position up to which every replica has read; None if there are no replicas."""
-    forgotten_before: Callable[[], PurgedTombstones] = _nothing_forgotten
+    purged_before: Callable[[], PurgedTombstones] = _nothing_purged
     """The purged deletes of earlier runs."""
-    _forgotten: PurgedTombstones = NOTHING
+    _purged: PurgedTombstones = NOTHING
 
     def facts(self) -> Mapping[str, Any]:
         """The purged deletes, for the manifest's state."""
-        return self._forgotten.to_state()
+        return self._purged.to_state()
 
     def judge(self, question: LiveSetQuestion) -> Iterator[SegmentJudgement]:
         """See `Rule`."""
-        self._forgotten = self.forgotten_before()
+        self._purged = self.purged_before()
         if not question.segments:
             return
         terms = ValidityTerms(question.as_of_ms, question.as_of_ms - self.deleted_retention_ms())
@@ -117,19 +117,19 @@ class BlobRule:
         rows_above = _rows_above(higher, above.recent)
         found = _validity(question, indexes, rows_above, terms, self._passed())
         dropped = [
-            (segment.last_position, max(each.forgotten_ms for each in valid))
+            (segment.last_position, max(each.purged_ms for each in valid))
             for segment, valid in zip(question.segments, found, strict=True)
-            if any(each.forgotten_ms >= 0 for each in valid)
+            if any(each.purged_ms >= 0 for each in valid)
         ]
         if dropped:
-            self._forgotten = self._forgotten.with_dropped(
+            self._purged = self._purged.with_dropped(
                 max(position for position, _ in dropped), max(time_ms for _, time_ms in dropped)
             )
         tasks = [LiveRecordsTask(index, each) for index, each in zip(indexes, found, strict=True)]
         weights = [ROW_BYTES * sum(each.rows for each in task.valid) for task in tasks]
-        verdicts = in_order(run_job(question, "verdict", run_live_records, tasks, weights))
-        for verdict, valid in zip(verdicts, found, strict=True):
-            yield _judgement(verdict, valid)
+        results = in_order(run_job(question, "dead sets", run_live_records, tasks, weights))
+        for records, valid in zip(results, found, strict=True):
+            yield _judgement(records, valid)
 
     def _passed(self) -> int:
         passed = self.replicas_passed()
@@ -171,9 +171,9 @@ def _validity(
     return by_segment(in_order(run_job(question, "validity", run_validity, tasks, weights)))
 
 
-def _judgement(verdict: LiveRecords, found: Sequence[ValidRows]) -> SegmentJudgement:
+def _judgement(records: LiveRecords, found: Sequence[ValidRows]) -> SegmentJudgement:
     dropped = add_up_dropped(found)
-    return SegmentJudgement(verdict.live, verdict.live_entries, verdict.live_bytes, dropped)
+    return SegmentJudgement(records.live, records.live_entries, records.live_bytes, dropped)
 
 
 @dataclass(frozen=True, slots=True)

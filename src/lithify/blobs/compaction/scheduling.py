@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
-from lithify.compaction.scheduling.schedule import NOTHING_CALLS, Observation, Trigger
+from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation, Trigger
 from lithify.damage import Damage
 from lithify.errors import RunRefused
 
@@ -69,7 +69,7 @@ class _Scheduled:
     def observe(self) -> Observation:
         settings, shape = self.store.settings, self.store.shape
         if shape.capacity_bytes == shape.segment_bytes or Trigger.PERIODIC not in settings.triggers:
-            return NOTHING_CALLS
+            return NOTHING_DUE
         return Observation(period_ms=settings.every_ms)
 
     def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:
@@ -105,7 +105,7 @@ class BlobCompactions:
         compaction = store.compaction
         compaction.check(policy)
         if Trigger.ADMIN not in store.settings.triggers:
-            what = f"{store.directory} is not compacted on request, its settings say"
+            what = f"those of {store.directory} do not include {Trigger.ADMIN}"
             raise RunRefused("triggers", what)
 
         def run(jobs: Jobs, control: RunControl) -> Report:

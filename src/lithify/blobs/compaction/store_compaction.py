@@ -9,7 +9,7 @@
    shrinks. A run never touches the active segment. If the store is full and its active segment has
    dead records, the segment is sealed first, so that the run can judge it.
 3. During the run, erasing is paused. The run slows down when gets take longer than they did before
-   it (`compaction/limits/pace.py`).
+   it (`compaction/limits/pace_by_latency.py`).
 4. The index opens the segments that the run has written.
 5. Delete retired files. A blob that is open for reading pins its files.
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from lithify.blobs.compaction.live_blobs import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import Pacing, SharedRate
+from lithify.compaction.limits.pace_by_latency import Pacing, SharedRate
 from lithify.compaction.policies.eligibility import Eligibility, WhyNot
 from lithify.compaction.policies.packing import Limits
 from lithify.compaction.policies.plugins import check_policy
@@ -36,10 +36,10 @@ from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import Journal
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import ignore_progress
 from lithify.errors import Corrupt, RunRefused, UnsupportedVersion
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.log.file_names import PACE
 
 if TYPE_CHECKING:
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from lithify.blobs.compaction.live_blobs import BlobRule
     from lithify.blobs.settings import BlobSettings, StoreShape
     from lithify.clock import Clock
-    from lithify.compaction.limits.budget import DiskGate
+    from lithify.compaction.limits.disk_gate import DiskGate
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionStatus
     from lithify.compaction.run.compactor import DryRun
     from lithify.compaction.tasks.jobs import Jobs, Progress
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
 
 __all__ = ["BLOB_TASKS", "BlobCompaction"]
 
 BLOB_TASKS = (
-    "lithify.blobs.key_index",
+    "lithify.blobs.build_key_index",
     "lithify.blobs.validity_tasks",
     "lithify.blobs.compaction.live_blobs",
     "lithify.blobs.statistics.tasks",
@@ -151,8 +151,9 @@ class BlobCompaction:
 
         Waits for the current run, or is refused without `waits`.
         """
-        with self.runs.turn(RunControl(waits=waits)):
-            found = self._compactor.plan(settings=self._checked(policy), jobs=jobs)
+        control, settings = RunControl(waits=waits), self._checked(policy)
+        with self.runs.dry_run(control):
+            found = self._compactor.plan(settings=settings, jobs=jobs, control=control)
         if found.declined is not None and found.declined.why in NO_GAIN and self._must_seal():
             # A run would seal the active segment and judge it; a dry run does not.
             return replace(found, declined=None)

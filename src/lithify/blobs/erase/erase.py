@@ -44,7 +44,7 @@ from lithify.blobs.errors import BlobDeleted
 from lithify.blobs.settings import RECORD_BODY_BYTES_MAX
 from lithify.errors import Corrupt, WriteFailed
 from lithify.events import ignore_events
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.log.segments.frame import HEADER_BYTES, decode_frame, is_erased
 from lithify.log.segments.overwrite import erase
 

@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index
 from lithify.blobs.index_rows import join_rows, row_at
-from lithify.blobs.key_index import open_index
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.validity import group_blobs
 from lithify.blobs.validity_tasks import ROW_BYTES, read_part
 from lithify.errors import Corrupt, UnsupportedVersion
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from lithify.blobs.build_key_index import IndexTask
     from lithify.blobs.erase.journal import EraseRound
     from lithify.blobs.index_rows import IndexRow
-    from lithify.blobs.key_index import IndexTask
 
 __all__ = ["ErasablePuts", "find_puts", "range_from"]
 

@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.blobs.build_key_index import open_index, scan_rows
 from lithify.blobs.errors import NotABlobStore
 from lithify.blobs.index import BlobIndex, OpenedIndex, Recent
-from lithify.blobs.key_index import open_index, scan_rows
 from lithify.blobs.log_writer import recent_of
 from lithify.blobs.settings import BlobSettings, StoreShape
 from lithify.blobs.store import KIND
 from lithify.blobs.validity_tasks import read_part
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import Corrupt, LithifyError, UnsupportedVersion
-from lithify.log.keyindex.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows
+from lithify.log.open_segments import read_dead_set
 from lithify.log.read_only_log import find_manifest, open_readonly
-from lithify.log.reader import read_dead_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

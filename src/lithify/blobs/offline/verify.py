@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lithify.blobs.build_key_index import open_index
 from lithify.blobs.erase.journal import read_erase
 from lithify.blobs.errors import BlobDeleted, BlobError, BlobExpired, BlobNotFound
 from lithify.blobs.index_rows import values_of
-from lithify.blobs.key_index import open_index
 from lithify.blobs.offline.read_only_store import check_is_store, open_stored
 from lithify.blobs.offline.replay import SegmentReplay
 from lithify.blobs.records import KIND_SHIFT, BlobRecordKind
 from lithify.blobs.visibility import Include, visibility_of
 from lithify.errors import Corrupt, ReadFailed, UnsupportedVersion
 from lithify.log.file_names import ERASE
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
+from lithify.log.open_segments import OpenSegment, read_dead_set
 from lithify.log.read_only_log import open_readonly
-from lithify.log.reader import OpenSegment, read_dead_set
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 from lithify.log.verify import verify_log
@@ -136,7 +136,8 @@ def verify_store(
 ) -> VerifyReport:
     """Check everything; `progress` is called with the bytes checked.
 
-    Damage and unreadable files are part of the report. Raises `InvalidInput` if there is no store.
+    Damage and unreadable files are part of the report. Raises `InvalidInput` if there is no store,
+    and `UnsupportedVersion` if a file was written by a newer Lithify, as `verify_log` does.
     """
     report = VerifyReport(directory)
     try:
@@ -189,7 +190,7 @@ def _check_erase(fs: FileSystem, directory: str, log: Verification, report: Veri
     path = f"{directory}/{ERASE}"
     try:
         frames = read_erase(fs, directory).frames
-    except (Corrupt, UnsupportedVersion) as error:
+    except Corrupt as error:
         report.add("erase", path, str(error))
         return
     torn = {(f"{directory}/{frame.segment}", frame.offset) for frame in frames}

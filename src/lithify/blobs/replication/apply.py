@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.errors import ReplicaAnswerInvalid
 from lithify.blobs.log_writer import NewRecord
 from lithify.blobs.records import (
     NEVER_MS,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.blob_stream import ReplicatedBlob
     from lithify.blobs.replication.states import BlobChange
     from lithify.blobs.store_parts import StoreParts
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.group_commit import Pending
 
 __all__ = ["Applier"]
@@ -57,8 +57,8 @@ class Applier:
     def __init__(
         self,
         core: StoreParts,
-        looks: BlobReads,
-        forgotten: Callable[[], PurgedTombstones],
+        reads: BlobReads,
+        purged: Callable[[], PurgedTombstones],
         reserve: Callable[[], NoReserve],
     ) -> None:
         self._reserve = reserve
@@ -66,9 +66,9 @@ class Applier:
         self._log = core.log
         self._log_id = core.log.manifest.log_id
         self._writer = core.writer
-        self._looks = looks
+        self._reads = reads
         self._segments = core.segments
-        self._forgotten = forgotten
+        self._purged = purged
         self._clock = core.clock
         self._pending: list[Pending] = []
 
@@ -93,7 +93,7 @@ class Applier:
         id_hash = hash_id(put.blob_id, self._log_id)
         with self._core.spool(content) as spool:
             if (spool.size, spool.crc) != (put.size, put.content_crc):
-                raise ReplicaTalksNonsense(f"content of blob {put.blob_id!r} was damaged")
+                raise ReplicaAnswerInvalid(f"content of blob {put.blob_id!r} was damaged")
             body = encode_put(put, id_hash)
             with self._writer.lock:
                 self._ready(before)
@@ -135,7 +135,7 @@ class Applier:
             self._log.pin("blob replication"),
         ):
             self._writer.ready()
-            found = self._looks.state(hash_id(change.blob_id, self._log_id))
+            found = self._reads.state(hash_id(change.blob_id, self._log_id))
             if found is None or rank_of(found, self._identity(found)) != change.rank:
                 return False
             time_ms = max(self._clock.now_ms(), change.time_ms)
@@ -155,14 +155,14 @@ class Applier:
 
     def _ready(self, before: PurgedTombstones) -> None:
         self._writer.ready()
-        if self._forgotten() != before:
+        if self._purged() != before:
             raise PlanStale(
                 f"{self._log.directory} has purged deletes since the request to a replica"
             )
 
     def _advise(self, change: BlobChange) -> tuple[Advice, FoundRecords | None]:
         with self._log.pin("blob replication"):
-            found = self._looks.state(hash_id(change.blob_id, self._log_id))
+            found = self._reads.state(hash_id(change.blob_id, self._log_id))
             # Most changes are known: they need no read.
             if found is not None and change.rank[:4] < rank_of(found, None)[:4]:
                 return Advice.NOTHING, found

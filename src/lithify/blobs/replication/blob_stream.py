@@ -21,7 +21,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.errors import ReplicaAnswerInvalid
 from lithify.blobs.records import BlobRecordKind, PutRecord
 from lithify.blobs.replication.states import BlobChange
 from lithify.checksum import crc32c
@@ -79,7 +79,7 @@ class Part:
             return b""
         data = self._stream.read(min(size, self.left))
         if not data:
-            raise ReplicaTalksNonsense(
+            raise ReplicaAnswerInvalid(
                 f"the stream ends {self.left} bytes before the end of a content"
             )
         self.left -= len(data)
@@ -118,16 +118,16 @@ def read_records(stream: ByteStream) -> Iterator[tuple[ReplicatedBlob, Part]]:
         if not head_bytes:
             return
         if head_bytes > HEAD_BYTES_MAX:
-            raise ReplicaTalksNonsense(f"a head of {head_bytes} bytes, at most {HEAD_BYTES_MAX}")
+            raise ReplicaAnswerInvalid(f"a head of {head_bytes} bytes, at most {HEAD_BYTES_MAX}")
         head = _exactly(stream, head_bytes)
         if crc32c(head) != head_crc:
-            raise ReplicaTalksNonsense("CRC-32C of a head does not match")
+            raise ReplicaAnswerInvalid("CRC-32C of a head does not match")
         record = _decode(head)
         if record is not None:
             content = Part(stream, record.put.size)
             yield record, content
             if content.left:
-                raise ReplicaTalksNonsense(f"{content.left} bytes of a content were not read")
+                raise ReplicaAnswerInvalid(f"{content.left} bytes of a content were not read")
 
 
 def _encode(head: dict[str, object]) -> bytes:
@@ -157,7 +157,7 @@ def _decode(head: bytes) -> ReplicatedBlob | None:
         # Checks the numbers like those of any change.
         BlobChange.from_row(record.change.to_row())
     except (KeyError, TypeError, ValueError) as error:
-        raise ReplicaTalksNonsense(
+        raise ReplicaAnswerInvalid(
             f"head {head[:200]!r} is not that of a blob: {error!r}"
         ) from error
     return record

@@ -40,7 +40,7 @@ from lithify.blobs.replication.states import BlobChange, BlobChanges, Token
 from lithify.blobs.validity_tasks import read_part
 from lithify.blobs.visibility import Include
 from lithify.errors import DamagedFrame, ReadFailed
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.log.segments.frame import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from lithify.fs import File
     from lithify.log.log import Log
     from lithify.log.manifest import SegmentRef
-    from lithify.log.reader import OpenSegments
+    from lithify.log.open_segments import OpenSegments
 
 __all__ = ["CHANGES_MAX", "ChangeFeed", "read_identity"]
 
@@ -65,13 +65,13 @@ class ChangeFeed:
     """See the module."""
 
     def __init__(
-        self, log: Log, index: BlobIndex, segments: OpenSegments, looks: BlobReads
+        self, log: Log, index: BlobIndex, segments: OpenSegments, reads: BlobReads
     ) -> None:
         self._log = log
         self._log_id = log.manifest.log_id
         self._index = index
         self._segments = segments
-        self._looks = looks
+        self._reads = reads
 
     def changes_since(self, token: Token | None, limit: int = CHANGES_MAX) -> BlobChanges:
         """The changes after a token, or from the beginning; about `limit` of them."""
@@ -91,19 +91,19 @@ class ChangeFeed:
                 page.token,
                 more=page.token.position < end,
                 behind=end - page.token.position,
-                forgotten=PurgedTombstones.from_state(opened.manifest.state),
+                purged=PurgedTombstones.from_state(opened.manifest.state),
                 reset=not valid,
             )
 
     def unknown(self, blob_ids: Sequence[str]) -> list[str]:
         """The ids of which the store has no record."""
-        return [each for each in blob_ids if self._looks.state(hash_id(each, self._log_id)) is None]
+        return [each for each in blob_ids if self._reads.state(hash_id(each, self._log_id)) is None]
 
     def records(self, blob_ids: Sequence[str]) -> Iterator[bytes]:
         """The blobs with their contents, in this order, or a note that a blob is missing."""
         for blob_id in blob_ids:
             try:
-                blob = self._looks.get(blob_id, Include.NONE)
+                blob = self._reads.get(blob_id, Include.NONE)
             except BlobError:
                 yield encode_missing(blob_id)
                 continue

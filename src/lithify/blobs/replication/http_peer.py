@@ -25,7 +25,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from lithify.blobs.errors import ReplicaTalksNonsense, ReplicaUnreachable
+from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaUnreachable
 from lithify.blobs.replication.states import BlobChanges
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class HttpPeer:
         answer = self._post("unknown", {"ids": list(blob_ids)})
         unknown = answer.get("unknown") if isinstance(answer, dict) else None
         if not isinstance(unknown, list) or not set(unknown) <= set(blob_ids):
-            raise ReplicaTalksNonsense(f"{self.url} does not say which blobs are unknown to it")
+            raise ReplicaAnswerInvalid(f"{self.url} does not say which blobs are unknown to it")
         return unknown
 
     @contextmanager
@@ -106,7 +106,7 @@ class HttpPeer:
         try:
             return json.loads(data)
         except ValueError as error:
-            raise ReplicaTalksNonsense(f"{self.url} does not answer with JSON: {error}") from error
+            raise ReplicaAnswerInvalid(f"{self.url} does not answer with JSON: {error}") from error
 
     def _check(self, answer: HTTPResponse) -> None:
         if answer.status != HTTPStatus.OK:

@@ -17,11 +17,11 @@ is dropped that a peer may not have read.
 1. Compaction drops a delete only below the position that every peer has passed (`passed`). A peer
    that is offline keeps deletes from being dropped until it is back or removed from the peers. So
    does a peer that is still below what was purged before it was added.
-2. `forgotten` describes the purged deletes. A replica whose token does not cover it was no peer for
-   a while, or is an old copy of itself: it is **stale**, and the page says so. It must sweep before
+2. `purged` bounds the purged deletes. A replica whose token does not cover it was no peer for a
+   while, or is an old copy of itself: it is **stale**, and the page says so. It must sweep before
    it continues to read (`replicator.py`); until then this store reads nothing from it.
 3. A replica that has neither requested nor been read has nothing to sweep: it is new.
-4. This replica must not bring back what others have purged: `claims.py`.
+4. This replica must not bring back what others have purged: `purge_claims.py`.
 
 Any thread may call. Called by the store, by HTTP and by the replicator.
 """
@@ -35,9 +35,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from lithify.blobs.errors import ReplicaTalksNonsense, ReplicaUnreachable
+from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaUnreachable
 from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
-from lithify.blobs.replication.claims import PeerProgress, is_settled, not_covered
+from lithify.blobs.replication.purge_claims import PeerProgress, is_settled, not_covered
 from lithify.blobs.replication.replicator import PeerStatus
 from lithify.blobs.replication.states import Claim, Token
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.states import BlobChanges
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
 
 __all__ = ["PEERS_MAX", "Replication"]
@@ -132,7 +132,7 @@ class Replication:
 
     # --- what others have read --------------------------------------------------------------
 
-    def forgotten(self) -> PurgedTombstones:
+    def purged(self) -> PurgedTombstones:
         """The deletes that this store has purged."""
         return PurgedTombstones.from_state(self._log.manifest.state)
 
@@ -152,8 +152,8 @@ class Replication:
         begins = token is None or page.reset
         with self._lock:
             seen = self._reached.passed.get(replica) if begins else token
-            start = Token(self.replica, 0, swept=page.forgotten.count)
-            stale = seen is not None and not seen.covers(page.forgotten)
+            start = Token(self.replica, 0, swept=page.purged.count)
+            stale = seen is not None and not seen.covers(page.purged)
             passed = seen
             if begins and not stale:
                 passed = start if seen is None else replace(start, known=seen.read_to)
@@ -186,7 +186,7 @@ class Replication:
         peer = self._reached.read.get(url)
         token = None if peer is None else self._reached.passed.get(peer.token.log_id)
         # A token that covers the purged deletes only by a sweep would not cover more of them.
-        if token is None or token.position <= self.forgotten().position:
+        if token is None or token.position <= self.purged().position:
             return 0
         return token.position
 
@@ -224,14 +224,14 @@ class Replication:
 
         Then the peer is recorded as `taken`: some data may have come from it.
         """
-        there, forgotten = page.token.log_id, self.forgotten()
+        there, purged = page.token.log_id, self.purged()
         with self._lock:
             reading = self._reached.read.get(url)
             if reading is None:
                 raise ReplicaUnreachable(url, "it is no longer a replica")
             passed = self._reached.passed.get(there)
-            is_current = passed is not None and passed.covers(forgotten)
-            if forgotten != NOTHING and not (is_current and there in self._settled):
+            is_current = passed is not None and passed.covers(purged)
+            if purged != NOTHING and not (is_current and there in self._settled):
                 return "here"
             missed = not_covered(self._reached.read, there, page.claims)
             if missed is not None:
@@ -310,7 +310,7 @@ def _load(fs: FileSystem, path: str, events: EventSink) -> _Reached:
         reason = f"has version {value['version']}, this build reads {_VERSION}"
     except FileNotFoundError:
         return _Reached({}, {})
-    except (Corrupt, OSError, ReplicaTalksNonsense, ValueError, KeyError, TypeError) as error:
+    except (Corrupt, OSError, ReplicaAnswerInvalid, ValueError, KeyError, TypeError) as error:
         reason = str(error)
     set_aside(fs, path, reason, events)
     with suppress(OSError):

@@ -11,7 +11,7 @@ One step requests one page of each peer that is due:
    deleted while this store was offline, or had reached no other replica. The deletes are ordinary
    ones: within the retention an undelete undoes them. Then read the peer from its beginning; only
    ids are compared.
-3. If the peer is stale here, or may not know what others have purged (`claims.py`), do
+3. If the peer is stale here, or may not know what others have purged (`purge_claims.py`), do
    not read it until it has swept. A store that is not settled itself listens to the peer in the
    meantime, for its deletes and claims, so that two stores do not wait for each other.
 4. Apply the changes (`apply.py`), fetch the contents that are needed, a few megabytes
@@ -158,7 +158,7 @@ class Replicator:
     def pull(self, url: str) -> bool:
         """Read one page of a peer; returns whether there is more."""
         replication = self._replication
-        before, token = replication.forgotten(), replication.token(url)
+        before, token = replication.purged(), replication.token(url)
         peer = self._connect(url)
         settled = replication.settled(url)
         page = peer.changes(replication.replica, token, self._changes_max, settled=settled)
@@ -166,15 +166,15 @@ class Replicator:
         if there == replication.replica:
             raise ReplicaUnreachable(url, "it is this store itself")
         if page.stale:
-            self._sweep(url, peer, page.forgotten)
-            replication.begin_peer(url, page.token, page.forgotten, swept=True)
+            self._sweep(url, peer, page.purged)
+            replication.begin_peer(url, page.token, page.purged, swept=True)
             return True
         if token is not None and page.reset and there == token.log_id:
             replication.distrust(there)
         if token is None or page.reset:
             # From here on compaction waits for this peer.
             start = Token(there, 0, swept=page.token.swept, known=page.token.known)
-            replication.begin_peer(url, start, page.forgotten, swept=False)
+            replication.begin_peer(url, start, page.purged, swept=False)
         where = replication.missed_by(url, page)
         if where is not None:
             self._listen(url, peer, before)
@@ -225,7 +225,7 @@ class Replicator:
         if missing:
             self._replication.applier.take_missing(missing.values(), before)
 
-    def _sweep(self, url: str, peer: Peer, forgotten: PurgedTombstones) -> None:
+    def _sweep(self, url: str, peer: Peer, purged: PurgedTombstones) -> None:
         replication = self._replication
         token, more = None, True
         while more:
@@ -234,7 +234,7 @@ class Replicator:
             old = [
                 change
                 for change in page.changes
-                if not change.deleted and change.created_ms <= forgotten.time_ms
+                if not change.deleted and change.created_ms <= purged.time_ms
             ]
             for batch in _batches(old):
                 unknown = set(peer.unknown([change.blob_id for change in batch]))

@@ -21,7 +21,7 @@ compacted away, reading continues at the same position in its replacement, from 
 runs that had purged deletes when the reader swept or was new.
 
 A **claim** is what a store says of itself: its token of another log, and whether it is settled.
-`claims.py` explains its meaning.
+`purge_claims.py` explains its meaning.
 
 Pure values with their JSON. Any module may use them.
 """
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.errors import ReplicaAnswerInvalid
 from lithify.blobs.purged_tombstones import PurgedTombstones
 from lithify.blobs.records import ID_BYTES_MAX, NEVER_MS, BlobRecordKind
 
@@ -49,8 +49,8 @@ __all__ = [
     "Claim",
     "Token",
     "advise",
-    "forgotten_from_row",
-    "forgotten_row",
+    "purged_from_row",
+    "purged_row",
     "rank_of",
 ]
 
@@ -74,9 +74,9 @@ class Token:
         """The last position that was read."""
         return max(self.position - 1, self.known)
 
-    def covers(self, forgotten: PurgedTombstones) -> bool:
+    def covers(self, purged: PurgedTombstones) -> bool:
         """Whether a reader with this token knows everything that the store has purged."""
-        return self.read_to >= forgotten.position or self.swept >= forgotten.count
+        return self.read_to >= purged.position or self.swept >= purged.count
 
     def to_row(self) -> list[Any]:
         """The value for JSON."""
@@ -152,7 +152,7 @@ class BlobChange:
             or kind not in _KINDS
             or not all(0 <= number <= NEVER_MS for number in numbers)
         ):
-            raise ReplicaTalksNonsense(f"change {row!r} is invalid")
+            raise ReplicaAnswerInvalid(f"change {row!r} is invalid")
         return cls(blob_id, BlobRecordKind(kind), *numbers)
 
 
@@ -167,7 +167,7 @@ class BlobChanges:
     """Whether more changes follow."""
     behind: int
     """Positions from the token to the end of the log."""
-    forgotten: PurgedTombstones
+    purged: PurgedTombstones
     reset: bool = False
     """The given token does not belong to this log: this page is the beginning."""
     stale: bool = False
@@ -182,7 +182,7 @@ class BlobChanges:
             "token": self.token.to_row(),
             "more": self.more,
             "behind": self.behind,
-            "forgotten": forgotten_row(self.forgotten),
+            "forgotten": purged_row(self.purged),
             "reset": self.reset,
             "stale": self.stale,
             "claims": [claim.to_row() for claim in self.claims],
@@ -198,13 +198,13 @@ class BlobChanges:
                 Token.from_row(row["token"]),
                 bool(row["more"]),
                 int(row["behind"]),
-                forgotten_from_row(row["forgotten"]),
+                purged_from_row(row["forgotten"]),
                 bool(row["reset"]),
                 bool(row["stale"]),
                 tuple(Claim.from_row(each) for each in row["claims"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ReplicaTalksNonsense(f"page of changes is invalid: {error!r}") from error
+            raise ReplicaAnswerInvalid(f"page of changes is invalid: {error!r}") from error
 
 
 class Advice(Enum):
@@ -275,12 +275,12 @@ def advise(
     return Advice.FETCH if gone or now_ms > newest.expiry_ms or not same else Advice.CHANGE
 
 
-def forgotten_row(forgotten: PurgedTombstones) -> list[int]:
+def purged_row(purged: PurgedTombstones) -> list[int]:
     """The value for JSON."""
-    return [forgotten.position, forgotten.time_ms, forgotten.count]
+    return [purged.position, purged.time_ms, purged.count]
 
 
-def forgotten_from_row(row: object) -> PurgedTombstones:
+def purged_from_row(row: object) -> PurgedTombstones:
     """Parse a value from JSON."""
     return PurgedTombstones(*_checked(row, (int, int, int), "purge bounds"))
 
@@ -288,5 +288,5 @@ def forgotten_from_row(row: object) -> PurgedTombstones:
 def _checked(row: object, kinds: Sequence[type], what: str) -> list[Any]:
     """The values of a row, which must be of these types."""
     if not isinstance(row, list | tuple) or [type(value) for value in row] != list(kinds):
-        raise ReplicaTalksNonsense(f"{what} {row!r} is invalid")
+        raise ReplicaAnswerInvalid(f"{what} {row!r} is invalid")
     return list(row)

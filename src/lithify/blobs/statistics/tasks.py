@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.blobs.key_index import IndexTask, has_index, open_index, read_rows, run_index
+from lithify.blobs.build_key_index import IndexTask, has_index, open_index, read_rows, run_index
 from lithify.blobs.statistics.kernels import add_up
 from lithify.blobs.validity_tasks import ROW_BYTES
-from lithify.compaction.live_set.by_key import plan_ranges
+from lithify.compaction.live_set_rules.by_key import plan_ranges
 from lithify.compaction.tasks.jobs import no_check
-from lithify.log.keyindex.key_index import KeyRows
-from lithify.log.keyindex.key_index_kernels import bucket_order
-from lithify.log.reader import read_dead_set
+from lithify.log.key_index.key_index import KeyRows
+from lithify.log.key_index.key_index_kernels import bucket_order
+from lithify.log.open_segments import read_dead_set
 from lithify.positions import POSITION_MAX
 from lithify.settings import check_range
 

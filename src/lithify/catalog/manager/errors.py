@@ -10,7 +10,8 @@ A change whose outcome is not known raises `AppendOutcomeUnknown` of the update 
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, UNREACHABLE, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import CONFLICT, UNREACHABLE
 
 __all__ = ["CatalogBusy", "CatalogFailed", "CatalogStopped"]
 

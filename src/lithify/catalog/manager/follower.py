@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from lithify.catalog.format import SnapshotDecoder, decode_update
 from lithify.catalog.manager.progress import VersionProgress
 from lithify.catalog.update_log.replay import LoggedSnapshot, LoggedUpdate
-from lithify.errors import UNREACHABLE, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import UNREACHABLE
 from lithify.hybrid_time import add_ms
 from lithify.logger import get_logger
 from lithify.metastore.errors import RevisionCompacted

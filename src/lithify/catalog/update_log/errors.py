@@ -12,7 +12,8 @@ LithifyError
 
 from __future__ import annotations
 
-from lithify.errors import CONFLICT, OUTCOME_UNKNOWN, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT, OUTCOME_UNKNOWN
 
 __all__ = [
     "AppendOutcomeUnknown",

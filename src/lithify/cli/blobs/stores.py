@@ -33,7 +33,7 @@ from lithify.cli.output import (
     print_table,
 )
 from lithify.cli.unclaimed import adopted_names, print_adopted, print_missing, print_unclaimed
-from lithify.errors import FAILED
+from lithify.exit_codes import FAILED
 from lithify.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def copy(
     """Copy the valid blobs of a store to a new store of another shape; the old store stays."""
     from dataclasses import asdict
 
-    from lithify.cli.client.process import open_data
+    from lithify.cli.client.in_process_client import open_data
     from lithify.compaction.planning.plan import human_bytes
 
     with open_data(data) as node:
@@ -345,7 +345,7 @@ def verify(
     """Check every byte of a store, and its index against a naive replay of its log."""
     from dataclasses import asdict
 
-    from lithify.cli.client.process import open_data
+    from lithify.cli.client.in_process_client import open_data
     from lithify.compaction.planning.plan import human_bytes
 
     with open_data(data) as node:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lithify.cli.client.client import TIMEOUT_S, Answer, AnswerLost, Client, NodeNotReached, Refused
+from lithify.cli.client.errors import AnswerLost, NodeNotReached, Refused
+from lithify.cli.client.interface import TIMEOUT_S, Answer, Client
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def open_client(
         if spark is not None and (option := spark.first_given):
             setting = option.replace("--", "compaction_")
             raise InvalidInput(f"{option} is for --data; a node's is its setting {setting}")
-        from lithify.cli.client.node import NodeClient
+        from lithify.cli.client.http_client import NodeClient
 
         yield NodeClient(url)
         return
@@ -55,7 +56,7 @@ def open_client(
         raise InvalidInput("--data and --url name two different places: give one of them")
     # Validate the options before the directory is opened.
     target = None if spark is None else spark.target()
-    from lithify.cli.client.process import ProcessClient, open_data
+    from lithify.cli.client.in_process_client import ProcessClient, open_data
 
     with open_data(data, create=create) as node, ProcessClient(node, target) as client:
         yield client

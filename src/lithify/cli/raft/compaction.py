@@ -27,7 +27,8 @@ from lithify.cli.raft.options import (
     ask_each,
 )
 from lithify.cli.run_progress import MEMBERS, POLL_S, run_continues
-from lithify.errors import CONFLICT, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,7 +24,8 @@ from lithify.cli.raft.options import (
     TlsFiles,
     run_client,
 )
-from lithify.errors import CONFLICT, NOT_FOUND, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 
 if TYPE_CHECKING:
     from lithify.raft.kv.client import KvClient

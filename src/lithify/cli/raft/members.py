@@ -25,7 +25,8 @@ from lithify.cli.raft.options import (
     ask_each,
     named_address,
 )
-from lithify.errors import FAILED, OUTCOME_UNKNOWN, UNREACHABLE, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import FAILED, OUTCOME_UNKNOWN, UNREACHABLE
 
 __all__ = [
     "add",

@@ -20,7 +20,8 @@ import typer
 from lithify.cli.options import AsJson
 from lithify.cli.output import human_count, print_json, print_line
 from lithify.cli.raft.options import GROUP, NODES, GroupName, Nodes, TlsFiles, tls_of
-from lithify.errors import CONFLICT, LithifyError
+from lithify.errors import LithifyError
+from lithify.exit_codes import CONFLICT
 
 if TYPE_CHECKING:
     from lithify.raft.backup.group_backup import Backup

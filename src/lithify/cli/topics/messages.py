@@ -91,7 +91,7 @@ def _produced(client: Client, path: str, rows: list[dict[str, Any]]) -> list[str
 
 
 def _payload(value: bytes) -> dict[str, str | None]:
-    from lithify.topics.reading.json_rows import bytes_or_text
+    from lithify.topics.messages.message_json import bytes_or_text
 
     [(name, text)] = bytes_or_text("payload", value).items()
     return {"payloadBase64" if name.endswith("base64") else name: text}
@@ -176,7 +176,7 @@ def get(
 
 def _message_line(row: dict[str, Any]) -> str:
     """A message for people."""
-    from lithify.topics.reading.json_rows import bytes_or_text_in
+    from lithify.topics.messages.message_json import bytes_or_text_in
 
     if "error" in row:
         return f"{row['id']:<10}  ({row['error']})"

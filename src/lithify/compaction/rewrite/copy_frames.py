@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.errors import DamagedFrame
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments import frame_kernels
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.scan import PIECE_BYTES, Frames, ScanWindow, Window, describe, scan_frames
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.limits.budget import Allowance
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.segment_file import SegmentWriter
 

@@ -26,11 +26,11 @@ from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance, Budget
 from lithify.compaction.rewrite.copy_frames import CopyBuffers, concatenated, copy_live
 from lithify.errors import DamagedFile, InvalidInput, PlanStale
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import parse_name, segment_name
 from lithify.log.manifest import SegmentRef
-from lithify.log.reader import OpenSegment, read_dead_set
+from lithify.log.open_segments import OpenSegment, read_dead_set
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.segment_file import SegmentWriter, read_header
 

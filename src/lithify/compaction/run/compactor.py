@@ -14,7 +14,7 @@ Steps of a run; a crash may come after each of them, see `docs/recovery.md`:
    (`resume.py`). A run that was started for this purpose ends here: newer entries are judged by the
    next run.
 2. Horizon: the minimum of the holds. Candidates: sealed segments at or below it.
-3. The rule judges them; dead sets are written (`compaction/live_set/dead_sets.py`).
+3. The rule judges them; dead sets are written (`compaction/live_set_rules/dead_sets.py`).
 4. A policy makes the plan. Scratch space is reserved, the journal created.      PREPARE
 5. Groups are rewritten by the jobs, each target journalled (`phases.py`).        COPY
 6. The manifest is replaced.                                                     COMMIT
@@ -36,9 +36,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import SystemClock
-from lithify.compaction.limits.budget import Allowance, Budget, TokenBucket, reserve_scratch
-from lithify.compaction.live_set.dead_sets import judge_segments, segment_stats
-from lithify.compaction.live_set.rule import LiveSetQuestion
+from lithify.compaction.limits.budget import Allowance, Budget, reserve_scratch
+from lithify.compaction.limits.token_bucket import TokenBucket
+from lithify.compaction.live_set_rules.dead_sets import judge_segments, segment_stats
+from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
 from lithify.compaction.planning.horizon import Hold, Holds, Horizon, find_horizon
 from lithify.compaction.policies.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.policies.plugins import plan_by_name
@@ -49,7 +50,7 @@ from lithify.compaction.run.phases import PhaseTimes, RunPhases, typed_errors
 from lithify.compaction.run.publish import candidates
 from lithify.compaction.run.resume import resume_run
 from lithify.compaction.run.rewrite_targets import RewriteTargets
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import LithifyError, RunRefused, RunSuspended
 from lithify.events import ignore_events
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.limits.pace import PaceSettings, Pacing
-    from lithify.compaction.live_set.rule import LiveSetRule
+    from lithify.compaction.limits.pace_by_latency import PaceSettings, Pacing
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetRule
     from lithify.compaction.planning.plan import Plan, SegmentStats
     from lithify.compaction.policies.packing import Limits
     from lithify.compaction.rewrite.rewrite import Rewriting
@@ -197,18 +198,24 @@ class Compactor:
         """Was a run killed and not resumed yet?"""
         return self._journal.exists()
 
-    def plan(self, *, settings: RunSettings | None = None, jobs: Jobs | None = None) -> DryRun:
+    def plan(
+        self,
+        *,
+        settings: RunSettings | None = None,
+        jobs: Jobs | None = None,
+        control: RunControl | None = None,
+    ) -> DryRun:
         """Dry run: publishes nothing, and is not limited to a rate.
 
         The rule may write side files, which save the next run work.
         """
-        arguments = self._arguments(settings, jobs)
+        arguments = self._arguments(settings, jobs, control)
         settings, now_ms = arguments.settings, self._clock.now_ms()
         unlimited = replace(settings.budget, read_bytes_per_s=None, write_bytes_per_s=None)
         with self._log.pin("compaction plan"):
             manifest = self._log.manifest
             horizon = _horizon(manifest, self.holds)
-            allowance = Allowance(unlimited, self._clock)
+            allowance = Allowance(unlimited, self._clock, arguments.control.check)
             question = self._question(arguments, manifest, horizon.position, now_ms, allowance)
             stats, is_new = segment_stats(question, self._rule)
         is_new = is_new and settings.dead_sets
@@ -301,10 +308,10 @@ class Compactor:
             with typed_errors(self._log.directory):
                 yield Allowance(budget, self._clock, check)
             return
-        look = self._pacing.look
+        adjust_rate = self._pacing.adjust_rate
 
         def adjust_and_check() -> None:
-            look()
+            adjust_rate()
             check()
 
         with typed_errors(self._log.directory), self._pacing.run(pace):

@@ -26,17 +26,17 @@ import threading
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from lithify.compaction.limits.budget import DiskGate, find_gate_directory
+from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.reports.status import CompactionRecord, CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.phases import typed_errors
-from lithify.errors import Corrupt, LogClosed, RunRefused, UnsupportedVersion
+from lithify.errors import Corrupt, LogClosed, RunCancelled, RunRefused, UnsupportedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from lithify.compaction.limits.budget import DiskTurn
+    from lithify.compaction.limits.disk_gate import DiskTurn
     from lithify.compaction.reports.report import History, Report
     from lithify.fs import FileSystem
 
@@ -84,6 +84,7 @@ class LogRuns:
         self._gate = gate
         self._turn = threading.Lock()
         self._control: RunControl | None = None
+        self._dry_run: RunControl | None = None
         self._closed = False
         self._record: CompactionRecord | None = None
         self._failure = ""
@@ -175,11 +176,13 @@ class LogRuns:
             control.cancel()
 
     def close(self) -> None:
-        """Stop the current run, wait for its end, and refuse further ones."""
+        """Stop the current run or dry run, wait for its end, and refuse further ones."""
         if not self._closed:
             self._closed = True
             while not self._turn.acquire(timeout=0.1):
                 self.interrupt()
+                if (dry_run := self._dry_run) is not None:
+                    dry_run.cancel()
 
     # --- turns ------------------------------------------------------------------------------
 
@@ -191,6 +194,18 @@ class LogRuns:
             yield
         finally:
             self._turn.release()
+
+    @contextmanager
+    def dry_run(self, control: RunControl) -> Iterator[None]:
+        """Take the log for a dry run, which `close` stops."""
+        with self.turn(control):
+            self._dry_run = control
+            try:
+                yield
+            except RunCancelled as error:
+                raise LogClosed(f"{self._directory} was closed during a dry run") from error
+            finally:
+                self._dry_run = None
 
     def _take_log(self) -> RunRefused | None:
         if self._closed:
@@ -227,7 +242,8 @@ class LogRuns:
     @property
     def device(self) -> str:
         """The device of the log's directory."""
-        found = self._fs.stat(self._directory)
-        if found.is_symlink:
-            found = self._fs.stat(f"{self._directory}/.")
-        return str(found.device)
+        with typed_errors(self._directory):
+            found = self._fs.stat(self._directory)
+            if found.is_symlink:
+                found = self._fs.stat(f"{self._directory}/.")
+            return str(found.device)

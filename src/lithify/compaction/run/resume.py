@@ -21,7 +21,7 @@ from lithify.compaction.run.phases import PhaseTimes, typed_errors
 from lithify.compaction.run.publish import publish_edit
 from lithify.errors import Corrupt, LithifyError, PlanStale, RunSuspended, UnsupportedVersion
 from lithify.events import RunRecovered
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 
 if TYPE_CHECKING:
     from lithify.compaction.limits.budget import Allowance

@@ -9,7 +9,7 @@
 Topics, blob stores and Raft groups share this code. A store provides a `ScheduledLog` for each of
 its logs, which returns observations and executes runs.
 
-1. `schedule.py` decides: admin requests first, then unfinished runs, lag, thresholds, period. No
+1. `run_order.py` decides: admin requests first, then unfinished runs, lag, thresholds, period. No
    log starves; after a failed or idle run its triggers pause.
 2. There is one thread per disk, started with the first run there. Two runs on one disk would only
    slow each other down; runs on different disks are independent.
@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
-from lithify.compaction.scheduling.schedule import CompactNow, Result, Schedule, Trigger
+from lithify.compaction.scheduling.run_order import CompactNow, Result, Schedule
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import (
-    OUTCOME_UNKNOWN,
     InvalidInput,
     LithifyError,
     LogClosed,
@@ -46,6 +46,7 @@ from lithify.errors import (
     RunRefused,
     RunSuspended,
 )
+from lithify.exit_codes import OUTCOME_UNKNOWN
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.reports.report import Report
     from lithify.compaction.run.log_runs import LogRuns
-    from lithify.compaction.scheduling.schedule import Observation
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
 
     Run = Callable[[Jobs, RunControl], Report]
@@ -169,7 +170,7 @@ class RunQueue:
         """Queue a run and return the request id, or raise `RunRefused`."""
         runs, key = scheduled.runs, _key(scheduled)
         if not waits:
-            self._check_free(scheduled)
+            self.check_free(scheduled)
         request = _Request(scheduled, run, request_id or new_request_id(), RunControl(waits=waits))
         disk = scheduled.device
         with self._changed:
@@ -184,7 +185,7 @@ class RunQueue:
             self._wake(member.disk)
         return request.request_id
 
-    def _check_free(self, scheduled: ScheduledLog) -> None:
+    def check_free(self, scheduled: ScheduledLog) -> None:
         """Raise `RunRefused` if a run would have to wait."""
         runs = scheduled.runs
         if self.is_busy(scheduled):
@@ -208,14 +209,15 @@ class RunQueue:
                 self._observe(each)
             except LogClosed:
                 continue
-            except LithifyError as error:
+            except (LithifyError, OSError) as error:
+                # One that cannot be read must not keep the others from being compacted.
                 log.warning("triggers cannot be evaluated", log=each.name, why=str(error))
         with self._changed:
-            self._forget(kind, seen)
+            self._remove_missing(kind, seen)
             now_ms = self.clock.now_ms()
-            due = {m.disk for key, m in self._members.items() if self._schedule.calls(key, now_ms)}
-            for device in due:
-                self._wake(device)
+            for device in {member.disk for member in self._members.values()}:
+                if self._schedule.due(device, now_ms) is not None:
+                    self._wake(device)
 
     def _observe(self, each: ScheduledLog) -> None:
         """Update the observation of one log."""
@@ -253,7 +255,7 @@ class RunQueue:
             running = None if disk is None else disk.running
             own = running if running is not None and _key(running.log) == key else None
             waiting = [] if member is None else list(member.requests)
-            calls = self._schedule.calls(key, self.clock.now_ms()) is not None
+            is_due = self._schedule.due_trigger(key, self.clock.now_ms()) is not None
             waits_for = _waits_for(disk)
         if request_id is not None and request_id not in (
             each.request_id for each in (*waiting, *([] if own is None else [own]))
@@ -265,9 +267,11 @@ class RunQueue:
         if own is not None and request_id in (None, own.request_id):
             if own.control.phase != WAITING:
                 status = runs.status()
-                return status if status.state is CompactionState.RUNNING else _going_on(own.control)
+                return (
+                    status if status.state is CompactionState.RUNNING else _in_progress(own.control)
+                )
             return _waiting(own.control.waits_for)
-        if request_id is None and (runs.running or not (waiting or calls)):
+        if request_id is None and (runs.running or not (waiting or is_due)):
             return runs.status()
         return _waiting(waits_for)
 
@@ -276,7 +280,7 @@ class RunQueue:
         key = _key(scheduled)
         with self._changed:
             is_waiting = self._is_running(key) or (
-                self._schedule.calls(key, self.clock.now_ms()) is not None
+                self._schedule.due_trigger(key, self.clock.now_ms()) is not None
             )
         return is_waiting or scheduled.runs.running
 
@@ -286,8 +290,8 @@ class RunQueue:
         with self._changed:
             now_ms = self.clock.now_ms()
             member, running = self._members.get(key), self._running(key)
-            calls = self._schedule.calls(key, now_ms) is not None
-            if member is not None and (running is not None or calls):
+            is_due = self._schedule.due_trigger(key, now_ms) is not None
+            if member is not None and (running is not None or is_due):
                 cancelled = True
                 for request in member.requests:
                     self._end(request, _failed("the run was cancelled before it began"))
@@ -322,16 +326,16 @@ class RunQueue:
             self._schedule.add(key, disk, self.clock.now_ms())
         return member
 
-    def _forget(self, kind: str, seen: set[str]) -> None:
-        gone = [
+    def _remove_missing(self, kind: str, seen: set[str]) -> None:
+        missing = [
             key
             for key, member in self._members.items()
-            if member.log.runs.kind == kind
-            and key not in seen
+            if key not in seen
+            and member.log.runs.kind == kind
             and not member.requests
             and not self._is_running(key)
         ]
-        for key in gone:
+        for key in missing:
             self._schedule.remove(key)
             del self._members[key]
 
@@ -353,8 +357,7 @@ class RunQueue:
         return self._running(key) is not None
 
     def _next(self, disk: _Disk) -> CompactNow | None:
-        work = self._schedule.next(disk.device, self.clock.now_ms())
-        return work if isinstance(work, CompactNow) else None
+        return self._schedule.due(disk.device, self.clock.now_ms())
 
     def _end(self, request: _Request, outcome: CompactionStatus) -> None:
         """Store the outcome of a request."""
@@ -418,7 +421,8 @@ class RunQueue:
         result, outcome = self._run(request)
         with self._changed:
             self._schedule.finished(key, self.clock.now_ms(), result)
-            if result is not Result.DONE or work.trigger is Trigger.UNFINISHED:
+            if result is not Result.DONE or member.unfinished:
+                # Any run finishes an earlier one first: check again.
                 member.unfinished = None
             disk.running = None
             self._end(request, outcome)
@@ -471,7 +475,7 @@ def _waiting(waits_for: str) -> CompactionStatus:
     return CompactionStatus(CompactionState.RUNNING, phase=WAITING, waits_for=waits_for)
 
 
-def _going_on(control: RunControl) -> CompactionStatus:
+def _in_progress(control: RunControl) -> CompactionStatus:
     return CompactionStatus(
         CompactionState.RUNNING, phase=control.phase, done=control.done, total=control.total
     )

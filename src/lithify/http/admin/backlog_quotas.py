@@ -18,8 +18,8 @@ from lithify.http.admin.definition_settings import (
     settings_of,
     topic_settings_of,
 )
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep, NamespacePath, TopicPath
 
 __all__ = ["quota_map", "router"]
 
@@ -52,7 +52,7 @@ def quota_map(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @router.get("/namespaces/{tenant}/{namespace}/backlogQuotaMap")
-async def quotas(name: NamespacePath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
+async def quotas(name: NamespacePath, broker: BrokerDep) -> dict[str, dict[str, Any]]:
     """The quotas of a namespace."""
     return quota_map(settings_of(broker, name))
 
@@ -60,7 +60,7 @@ async def quotas(name: NamespacePath, broker: BrokerHere) -> dict[str, dict[str,
 @router.post("/namespaces/{tenant}/{namespace}/backlogQuota", status_code=204)
 async def set_quota(
     name: NamespacePath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     wanted: Annotated[Quota, Body()],
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
@@ -84,7 +84,7 @@ def _settings(wanted: Quota, kind: Kind) -> dict[str, Any]:
 @router.delete("/namespaces/{tenant}/{namespace}/backlogQuota", status_code=204)
 async def remove_quota(
     name: NamespacePath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
     """Revert to the setting of the node; there is never a time limit."""
@@ -95,7 +95,7 @@ async def remove_quota(
 
 @router.get("/persistent/{tenant}/{namespace}/{topic}/backlogQuotaMap")
 async def topic_quotas(
-    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+    name: TopicPath, broker: BrokerDep, *, applied: bool = False
 ) -> dict[str, dict[str, Any]]:
     """The topic's own quotas, or with `applied` the effective ones."""
     if applied:
@@ -107,7 +107,7 @@ async def topic_quotas(
 @router.post("/persistent/{tenant}/{namespace}/{topic}/backlogQuota", status_code=204)
 async def set_topic_quota(
     name: TopicPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     wanted: Annotated[Quota, Body()],
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
@@ -119,7 +119,7 @@ async def set_topic_quota(
 @router.delete("/persistent/{tenant}/{namespace}/{topic}/backlogQuota", status_code=204)
 async def remove_topic_quota(
     name: TopicPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     backlogQuotaType: Kind = SIZE,  # noqa: N803  (as clients write it)
 ) -> Response:
     """Revert to the setting of the namespace."""

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep, TopicPath
 
 __all__ = ["router"]
 
@@ -20,7 +20,7 @@ def _base(request: Request) -> str:
     return str(request.base_url).rstrip("/")
 
 
-def _urls(request: Request, broker: BrokerHere) -> dict[str, str]:
+def _urls(request: Request, broker: BrokerDep) -> dict[str, str]:
     base = _base(request)
     secure = base.startswith("https:")
     return {
@@ -44,7 +44,7 @@ async def clusters(request: Request) -> list[str]:
 
 
 @router.get("/admin/v2/clusters/{cluster}")
-async def cluster_urls(request: Request, cluster: str, broker: BrokerHere) -> dict[str, Any]:
+async def cluster_urls(request: Request, cluster: str, broker: BrokerDep) -> dict[str, Any]:
     """The addresses of the cluster."""
     _check_cluster(request, cluster)
     urls = _urls(request, broker)
@@ -57,7 +57,7 @@ async def cluster_urls(request: Request, cluster: str, broker: BrokerHere) -> di
 
 
 @router.get("/admin/v2/brokers/version", response_class=PlainTextResponse)
-async def version(broker: BrokerHere) -> str:
+async def version(broker: BrokerDep) -> str:
     """The version of the server."""
     return broker.server_version
 
@@ -69,7 +69,7 @@ async def leader(request: Request) -> dict[str, str]:
 
 
 @router.get("/admin/v2/brokers/configuration/runtime")
-async def runtime(broker: BrokerHere) -> dict[str, str]:
+async def runtime(broker: BrokerDep) -> dict[str, str]:
     """The data directory, for readers on the same machine, and the owner in its lock."""
     topics = broker.topics
     return {"dataDirectory": os.path.abspath(topics.directory), "owner": topics.owner}
@@ -89,14 +89,14 @@ async def brokers_of(request: Request, cluster: str) -> list[str]:
 
 
 @router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}", tags=["lookup"])
-async def lookup(request: Request, name: TopicPath, broker: BrokerHere) -> dict[str, str]:
+async def lookup(request: Request, name: TopicPath, broker: BrokerDep) -> dict[str, str]:
     """The addresses for clients of a topic, whether it exists or not."""
     broker.topics.definitions.current.namespace(name.namespace)
     return {"brokerId": request.url.netloc, **_urls(request, broker)}
 
 
 @router.get("/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}/bundle", tags=["lookup"])
-async def bundle(name: TopicPath, broker: BrokerHere) -> str:
+async def bundle(name: TopicPath, broker: BrokerDep) -> str:
     """The range of hashes that the topic's broker serves: all of them."""
     broker.topics.definitions.current.namespace(name.namespace)
     return "0x00000000_0xffffffff"

@@ -18,22 +18,23 @@ its report has the result. For a partitioned topic each request applies to all p
 
 import asyncio
 from dataclasses import asdict, fields
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 
 from lithify.compaction.reports.status import report_row
-from lithify.compaction.scheduling.run_queue import new_request_id
 from lithify.http.admin.definition_settings import (
     change_settings,
     change_topic_settings,
     settings_of,
     topic_settings_of,
 )
-from lithify.http.admin.number_settings import add_namespace_number, add_topic_number
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
+from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
+from lithify.http.dry_runs import when_free
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.compaction.dry_run import plan_row
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
@@ -48,7 +49,6 @@ _NAMESPACE = "/namespaces/{tenant}/{namespace}"
 _THRESHOLD = "compaction_threshold_bytes"
 _NAMES = tuple(field.name for field in fields(TopicCompactionSettings))
 HISTORY_MAX = 1000
-POLL_S = 0.1
 REQUEST = "x-lithify-request"
 
 
@@ -60,29 +60,28 @@ def _done() -> Response:
 
 
 @router.put(f"{_TOPIC}/compaction", status_code=204)
-async def run(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> Response:
+async def run(name: TopicPath, broker: BrokerDep, *, wait: bool = True) -> Response:
     """Compact all partitions, after runs in progress.
 
     With `wait=false`, 409 if a run would have to wait for another one, or for the disk. The header
     `x-lithify-request` of the answer identifies these runs in requests for progress.
     """
-    request_id, ask = new_request_id(), broker.topics.compactions.request
-    for topic in await topics_at(broker, name):
-        await asyncio.to_thread(ask, topic, request_id, waits=wait)
+    topics, ask = await topics_at(broker, name), broker.topics.compactions.request_all
+    request_id = await asyncio.to_thread(ask, topics, waits=wait)
     return Response(status_code=204, headers={REQUEST: request_id})
 
 
 @router.delete(f"{_TOPIC}/compaction", status_code=204)
-async def cancel(name: TopicPath, broker: BrokerHere) -> Response:
+async def cancel(name: TopicPath, broker: BrokerDep) -> Response:
     """Cancel runs that are in progress or wait for their turn; the topic is unchanged."""
-    cancelled = [broker.topics.compactions.cancel(topic) for topic in await topics_at(broker, name)]
-    if not any(cancelled):
+    topics, call = await topics_at(broker, name), broker.topics.compactions.cancel
+    if not any(await asyncio.to_thread(lambda: [call(topic) for topic in topics])):
         raise RequestRefused(HTTPStatus.CONFLICT, f"topic {name} has no run in progress")
     return _done()
 
 
 @router.get(f"{_TOPIC}/compaction")
-async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
+async def status(name: TopicPath, broker: BrokerDep) -> dict[str, str]:
     """The result of the last run, or whether one is in progress."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     found = await asyncio.to_thread(broker.topics.compactions.status, topic)
@@ -91,7 +90,7 @@ async def status(name: TopicPath, broker: BrokerHere) -> dict[str, str]:
 
 @router.get(f"{_TOPIC}/compaction/progress")
 async def progress(
-    name: TopicPath, broker: BrokerHere, request: str | None = None
+    name: TopicPath, broker: BrokerDep, request: str | None = None
 ) -> list[dict[str, Any]]:
     """The full status, of the last runs or those of a request."""
     topics, status = await topics_at(broker, name), broker.topics.compactions.status
@@ -103,21 +102,19 @@ async def progress(
 
 
 @router.post(f"{_TOPIC}/compaction/plan")
-async def plan(name: TopicPath, broker: BrokerHere, *, wait: bool = True) -> list[dict[str, Any]]:
+async def plan(name: TopicPath, broker: BrokerDep, *, wait: bool = True) -> list[dict[str, Any]]:
     """What a run would do now, after the current run; with `wait=false`, 409 during a run."""
     jobs = broker.topics.compactions.queue.jobs
     rows = []
     for topic in await topics_at(broker, name):
-        while wait and topic.compaction.running:
-            # Not in a thread: it would be blocked during the whole run.
-            await asyncio.sleep(POLL_S)
-        rows.append(await asyncio.to_thread(plan_row, topic, jobs, waits=wait))
+        plan_once = partial(asyncio.to_thread, plan_row, topic, jobs, waits=False)
+        rows.append(await when_free(topic.compaction.runs, plan_once, wait=wait))
     return rows
 
 
 @router.get(f"{_TOPIC}/compaction/history")
 async def history(
-    name: TopicPath, broker: BrokerHere, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
+    name: TopicPath, broker: BrokerDep, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
 ) -> list[dict[str, Any]]:
     """The reports of the last runs of each partition, newest first."""
     rows: list[dict[str, Any]] = []
@@ -128,7 +125,7 @@ async def history(
 
 
 @router.delete(f"{_TOPIC}/subscription/__compaction", status_code=204)
-async def delete_view(name: TopicPath, broker: BrokerHere) -> Response:
+async def delete_view(name: TopicPath, broker: BrokerDep) -> Response:
     """Delete the compacted view, after the run in progress; the log is unchanged."""
     topics = await topics_at(broker, name)
     if all(topic.service.last_compacted_position < 0 for topic in topics):
@@ -168,7 +165,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 @router.get(f"{_TOPIC}/compactionSettings")
 async def topic_settings(
-    name: TopicPath, broker: BrokerHere, *, applied: bool = False
+    name: TopicPath, broker: BrokerDep, *, applied: bool = False
 ) -> dict[str, Any]:
     """The topic's own settings, or with `applied` the effective ones."""
     return _applied(broker, name) if applied else _own(topic_settings_of(broker, name))
@@ -176,7 +173,7 @@ async def topic_settings(
 
 @router.post(f"{_TOPIC}/compactionSettings", status_code=204)
 async def set_topic_settings(
-    name: TopicPath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
+    name: TopicPath, broker: BrokerDep, values: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Change settings of a topic; null removes one."""
     await change_topic_settings(broker, name, _checked(values))
@@ -184,21 +181,21 @@ async def set_topic_settings(
 
 
 @router.delete(f"{_TOPIC}/compactionSettings", status_code=204)
-async def remove_topic_settings(name: TopicPath, broker: BrokerHere) -> Response:
+async def remove_topic_settings(name: TopicPath, broker: BrokerDep) -> Response:
     """Revert to the settings of the namespace."""
     await change_topic_settings(broker, name, dict.fromkeys(_NAMES))
     return _done()
 
 
 @router.get(f"{_NAMESPACE}/compactionSettings")
-async def namespace_settings(name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
+async def namespace_settings(name: NamespacePath, broker: BrokerDep) -> dict[str, Any]:
     """The namespace's own settings."""
     return _own(settings_of(broker, name))
 
 
 @router.post(f"{_NAMESPACE}/compactionSettings", status_code=204)
 async def set_namespace_settings(
-    name: NamespacePath, broker: BrokerHere, values: Annotated[dict[str, Any], Body()]
+    name: NamespacePath, broker: BrokerDep, values: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """Change settings of a namespace; null removes one."""
     await change_settings(broker, name, _checked(values))
@@ -206,7 +203,7 @@ async def set_namespace_settings(
 
 
 @router.delete(f"{_NAMESPACE}/compactionSettings", status_code=204)
-async def remove_namespace_settings(name: NamespacePath, broker: BrokerHere) -> Response:
+async def remove_namespace_settings(name: NamespacePath, broker: BrokerDep) -> Response:
     """Revert to the settings of the node."""
     await change_settings(broker, name, dict.fromkeys(_NAMES))
     return _done()

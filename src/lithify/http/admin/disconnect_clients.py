@@ -10,9 +10,9 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.claims import Claimed
 from lithify.http.paths import parts_of
-from lithify.pulsar.broker import PUT_OUT_A_STEP
+from lithify.name_locks import Claimed
+from lithify.pulsar.broker import DISCONNECTS_PER_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "delete_topic",
-    "putting_out_of_topic",
-    "putting_out_producers",
+    "disconnecting_all",
+    "disconnecting_producers",
     "unload",
 ]
 
@@ -35,23 +35,23 @@ WAIT_S = 1.0
 """Limit of one wait in a thread: the event that it waits for may need a thread of the same pool."""
 
 
-def putting_out_of_topic(broker: Broker, topic: Topic) -> Steps[None]:
+def disconnecting_all(broker: Broker, topic: Topic) -> Steps[None]:
     """Disconnect the consumers and producers of a topic, in steps."""
     for number, subscription in enumerate(list(topic.subscriptions.values()), 1):
-        yield from broker.putting_out(subscription)
-        if not number % PUT_OUT_A_STEP:
+        yield from broker.disconnecting(subscription)
+        if not number % DISCONNECTS_PER_STEP:
             yield None
-    yield from putting_out_producers(broker, topic)
+    yield from disconnecting_producers(broker, topic)
 
 
-def putting_out_producers(broker: Broker, topic: Topic) -> Steps[None]:
+def disconnecting_producers(broker: Broker, topic: Topic) -> Steps[None]:
     """Disconnect the producers of a topic, in steps."""
     producers = topic.producers
     # Waiting producers first: otherwise one would become the exclusive producer on each removal.
     for number, producer in enumerate([*producers.waiting, *producers.joined.values()], 1):
         producers.remove(producer)
-        broker.producer_put_out(producer)
-        if not number % PUT_OUT_A_STEP:
+        broker.disconnect_producer(producer)
+        if not number % DISCONNECTS_PER_STEP:
             yield None
 
 
@@ -95,12 +95,12 @@ async def _disconnect_and_close(
         await broker.complete(_finish(broker, users, finish))
     finally:
         for name in names:
-            broker.tell_followers(name)
+            broker.notify_followers(name)
 
 
 async def _finish(broker: Broker, users: list[Topic], finish: Callable[[], None]) -> None:
     try:
         for topic in users:
-            await broker.run(putting_out_of_topic(broker, topic))
+            await broker.run(disconnecting_all(broker, topic))
     finally:
         await broker.release(finish)

@@ -10,20 +10,19 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Request, Response
 
 from lithify.http.admin.backlog_quotas import quota_map
-from lithify.http.admin.definition_settings import (
+from lithify.http.admin.definition_settings import change_settings, settings_of
+from lithify.http.admin.disconnect_clients import delete_topic
+from lithify.http.admin.disconnect_clients import unload as unload_topics
+from lithify.http.admin.settings_conversion import (
     MESSAGE_TTL_MS,
     RETENTION_BYTES,
     RETENTION_MS,
     Retention,
-    change_settings,
     retention_of,
-    settings_of,
     ttl_seconds_of,
     ttl_settings,
 )
-from lithify.http.admin.disconnect_clients import delete_topic
-from lithify.http.admin.disconnect_clients import unload as unload_topics
-from lithify.http.paths import BrokerHere, NamespacePath, TenantPath, decoded
+from lithify.http.paths import BrokerDep, NamespacePath, TenantPath, decoded
 from lithify.topics.definitions.definitions import AlreadyDefined, Definitions, NamespaceDefinition
 from lithify.topics.permissions import grants_of, with_grant
 
@@ -42,7 +41,7 @@ def _done() -> Response:
 
 
 @router.get("/{tenant}")
-async def namespaces(name: TenantPath, broker: BrokerHere) -> list[str]:
+async def namespaces(name: TenantPath, broker: BrokerDep) -> list[str]:
     """The namespaces of a tenant."""
     definitions = broker.topics.definitions.current
     definitions.tenant(name)
@@ -50,7 +49,7 @@ async def namespaces(name: TenantPath, broker: BrokerHere) -> list[str]:
 
 
 @router.get("/{tenant}/{namespace}")
-async def policies(request: Request, name: NamespacePath, broker: BrokerHere) -> dict[str, Any]:
+async def policies(request: Request, name: NamespacePath, broker: BrokerDep) -> dict[str, Any]:
     """The policies of a namespace."""
     definitions = broker.topics.definitions.current
     settings = settings_of(broker, name)
@@ -66,7 +65,7 @@ async def policies(request: Request, name: NamespacePath, broker: BrokerHere) ->
 
 
 @router.put("/{tenant}/{namespace}", status_code=204)
-async def create_namespace(name: NamespacePath, broker: BrokerHere) -> Response:
+async def create_namespace(name: NamespacePath, broker: BrokerDep) -> Response:
     """Define a namespace, which must not exist."""
 
     def edit(definitions: Definitions) -> Definitions:
@@ -80,7 +79,7 @@ async def create_namespace(name: NamespacePath, broker: BrokerHere) -> Response:
 
 @router.delete("/{tenant}/{namespace}", status_code=204)
 async def delete_namespace(
-    name: NamespacePath, broker: BrokerHere, *, force: bool = False
+    name: NamespacePath, broker: BrokerDep, *, force: bool = False
 ) -> Response:
     """Remove a namespace; `force` deletes its topics with it."""
     definitions = broker.topics.definitions
@@ -93,14 +92,14 @@ async def delete_namespace(
 
 
 @router.get("/{tenant}/{namespace}/topics")
-async def topics(name: NamespacePath, broker: BrokerHere, mode: Mode = "PERSISTENT") -> list[str]:
+async def topics(name: NamespacePath, broker: BrokerDep, mode: Mode = "PERSISTENT") -> list[str]:
     """The topics of a namespace, with each partition as a topic. All are persistent."""
     broker.topics.definitions.current.namespace(name)
     return [] if mode == "NON_PERSISTENT" else broker.topics.names_in(name)
 
 
 @router.put("/{tenant}/{namespace}/unload", status_code=204)
-async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
+async def unload(name: NamespacePath, broker: BrokerDep) -> Response:
     """Disconnect all clients and close the topics; the clients reconnect."""
     broker.topics.definitions.current.namespace(name)
     await unload_topics(broker, broker.topics.list(name))
@@ -111,14 +110,14 @@ async def unload(name: NamespacePath, broker: BrokerHere) -> Response:
 
 
 @router.get("/{tenant}/{namespace}/retention")
-async def retention(name: NamespacePath, broker: BrokerHere) -> dict[str, int] | None:
+async def retention(name: NamespacePath, broker: BrokerDep) -> dict[str, int] | None:
     """How long acknowledged messages are kept; null if it is not set."""
     return retention_of(settings_of(broker, name))
 
 
 @router.post("/{tenant}/{namespace}/retention", status_code=204)
 async def set_retention(
-    name: NamespacePath, broker: BrokerHere, wanted: Annotated[Retention, Body()]
+    name: NamespacePath, broker: BrokerDep, wanted: Annotated[Retention, Body()]
 ) -> Response:
     """Set how long acknowledged messages are kept."""
     await change_settings(broker, name, wanted.settings())
@@ -126,21 +125,21 @@ async def set_retention(
 
 
 @router.delete("/{tenant}/{namespace}/retention", status_code=204)
-async def remove_retention(name: NamespacePath, broker: BrokerHere) -> Response:
+async def remove_retention(name: NamespacePath, broker: BrokerDep) -> Response:
     """Revert to the setting of the node."""
     await change_settings(broker, name, {RETENTION_MS: None, RETENTION_BYTES: None})
     return _done()
 
 
 @router.get("/{tenant}/{namespace}/messageTTL")
-async def message_ttl(name: NamespacePath, broker: BrokerHere) -> int | None:
+async def message_ttl(name: NamespacePath, broker: BrokerDep) -> int | None:
     """The seconds after which a message counts as acknowledged; null if it is not set."""
     return ttl_seconds_of(settings_of(broker, name))
 
 
 @router.post("/{tenant}/{namespace}/messageTTL", status_code=204)
 async def set_message_ttl(
-    name: NamespacePath, broker: BrokerHere, seconds: Annotated[int, Body(le=2**40)]
+    name: NamespacePath, broker: BrokerDep, seconds: Annotated[int, Body(le=2**40)]
 ) -> Response:
     """Set the time to live of messages; 0: never."""
     await change_settings(broker, name, ttl_settings(seconds))
@@ -148,14 +147,14 @@ async def set_message_ttl(
 
 
 @router.delete("/{tenant}/{namespace}/messageTTL", status_code=204)
-async def remove_message_ttl(name: NamespacePath, broker: BrokerHere) -> Response:
+async def remove_message_ttl(name: NamespacePath, broker: BrokerDep) -> Response:
     """Revert to the setting of the node."""
     await change_settings(broker, name, {MESSAGE_TTL_MS: None})
     return _done()
 
 
 @router.get("/{tenant}/{namespace}/permissions")
-async def permissions(name: NamespacePath, broker: BrokerHere) -> dict[str, list[str]]:
+async def permissions(name: NamespacePath, broker: BrokerDep) -> dict[str, list[str]]:
     """The permissions of each role."""
     definitions = broker.topics.definitions.current
     definitions.namespace(name)
@@ -164,7 +163,7 @@ async def permissions(name: NamespacePath, broker: BrokerHere) -> dict[str, list
 
 @router.post("/{tenant}/{namespace}/permissions/{role}", status_code=204)
 async def grant(
-    name: NamespacePath, role: str, broker: BrokerHere, actions: Annotated[list[str], Body()]
+    name: NamespacePath, role: str, broker: BrokerDep, actions: Annotated[list[str], Body()]
 ) -> Response:
     """Set the permissions of a role, replacing earlier ones."""
     broker.topics.definitions.current.namespace(name)
@@ -175,7 +174,7 @@ async def grant(
 
 
 @router.delete("/{tenant}/{namespace}/permissions/{role}", status_code=204)
-async def revoke(name: NamespacePath, role: str, broker: BrokerHere) -> Response:
+async def revoke(name: NamespacePath, role: str, broker: BrokerDep) -> Response:
     """Remove all permissions of a role."""
     broker.topics.definitions.current.namespace(name)
     await asyncio.to_thread(

@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from lithify.errors import InvalidInput
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep, TopicPath
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.schemas.schemas import (
@@ -68,25 +68,25 @@ async def _schemas(broker: Broker, name: TopicName) -> Schemas:
 
 
 @router.get("/schema")
-async def latest(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+async def latest(name: TopicPath, broker: BrokerDep) -> dict[str, Any]:
     """The newest version."""
     return _json(_there(name, (await _schemas(broker, name)).latest()))
 
 
 @router.get("/schema/{version}")
-async def by_version(name: TopicPath, broker: BrokerHere, version: int) -> dict[str, Any]:
+async def by_version(name: TopicPath, broker: BrokerDep, version: int) -> dict[str, Any]:
     """One version."""
     return _json(_there(name, (await _schemas(broker, name)).get(version)))
 
 
 @router.get("/schemas")
-async def versions(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+async def versions(name: TopicPath, broker: BrokerDep) -> dict[str, Any]:
     """All versions."""
     return {"getSchemaResponses": [_json(each) for each in (await _schemas(broker, name)).all()]}
 
 
 @router.post("/schema")
-async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, int]:
+async def add(name: TopicPath, broker: BrokerDep, body: SchemaBody) -> dict[str, int]:
     """Add a version, unless the topic has the schema; it must be compatible with the newest."""
     schemas = await _schemas(broker, name)
     added = await asyncio.to_thread(schemas.register, body.value())
@@ -94,7 +94,7 @@ async def add(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str
 
 
 @router.post("/compatibility")
-async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -> dict[str, Any]:
+async def compatibility(name: TopicPath, broker: BrokerDep, body: SchemaBody) -> dict[str, Any]:
     """Whether the schema could be added."""
     try:
         schemas = await _schemas(broker, name)
@@ -107,7 +107,7 @@ async def compatibility(name: TopicPath, broker: BrokerHere, body: SchemaBody) -
 
 
 @router.delete("/schema")
-async def delete(name: TopicPath, broker: BrokerHere) -> dict[str, int]:
+async def delete(name: TopicPath, broker: BrokerDep) -> dict[str, int]:
     """Delete all versions; the next schema may be any."""
     schemas = await _schemas(broker, name)
     return {"version": await asyncio.to_thread(schemas.delete)}

@@ -10,10 +10,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.message_ids import LATEST, MessageIdBody
 from lithify.http.messages.entry_response import peek_response
-from lithify.http.paths import BrokerHere, SubscriptionPath, TopicPath, topic_at, topics_at
+from lithify.http.paths import BrokerDep, SubscriptionPath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import AlreadyDefined
 from lithify.topics.definitions.topic_names import TopicName
@@ -52,14 +52,14 @@ async def _move(broker: Broker, topic: Topic, subscription: Subscription, positi
     """Move a subscription to a position."""
 
     def steps() -> Steps[None]:
-        yield from broker.putting_out(subscription)
+        yield from broker.disconnecting(subscription)
         yield from topic.seeking(subscription, position)
 
     await broker.run(steps())
 
 
 def _removing(broker: Broker, topic: Topic, subscription: Subscription) -> Steps[None]:
-    yield from broker.putting_out(subscription)
+    yield from broker.disconnecting(subscription)
     yield from topic.unsubscribing(subscription)
 
 
@@ -79,7 +79,7 @@ async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
         raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, f"{seconds} s: must be 0 or more")
     time_ms = broker.topics.now_ms() - seconds * 1000
     for topic, subscription in found:
-        position = await broker.run(topic.reader.finding_time(time_ms))
+        position = await broker.run(topic.reader.times.finding(time_ms))
         await _skip_below(broker, topic, subscription, position)
 
 
@@ -87,7 +87,7 @@ async def _expire(broker: Broker, found: _Found, seconds: int) -> None:
 
 
 @router.get("/subscriptions")
-async def subscriptions(name: TopicPath, broker: BrokerHere) -> list[str]:
+async def subscriptions(name: TopicPath, broker: BrokerDep) -> list[str]:
     """The names of the subscriptions."""
     found = {each for topic in await topics_at(broker, name) for each in topic.subscriptions}
     return sorted(found)
@@ -97,7 +97,7 @@ async def subscriptions(name: TopicPath, broker: BrokerHere) -> list[str]:
 async def create_subscription(
     name: TopicPath,
     subscription: SubscriptionPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     start: Annotated[MessageIdBody | None, Body()] = None,
 ) -> Response:
     """Create a durable subscription; without a message id it begins after the last message."""
@@ -114,7 +114,7 @@ async def create_subscription(
 
 @router.delete("/subscription/{subscription}", status_code=204)
 async def delete_subscription(
-    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, *, force: bool = False
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerDep, *, force: bool = False
 ) -> Response:
     """Delete a subscription; `force` disconnects its consumers first."""
     found = await _found(broker, name, subscription)
@@ -130,7 +130,7 @@ async def delete_subscription(
 async def reset_to_id(
     name: TopicPath,
     subscription: SubscriptionPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     target: Annotated[MessageIdBody, Body()],
 ) -> Response:
     """Restart at a message."""
@@ -146,20 +146,20 @@ async def reset_to_id(
 
 @router.post("/subscription/{subscription}/resetcursor/{timestamp}", status_code=204)
 async def reset_to_time(
-    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, timestamp: int
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerDep, timestamp: int
 ) -> Response:
     """Restart at the first message published at or after a time in milliseconds.
 
     A subscription that is read compacted restarts at the first retained one.
     """
     for topic, each in await _found(broker, name, subscription):
-        position = await broker.run(topic.reader.finding_time(timestamp, compacted=each.compacted))
+        position = await broker.run(topic.reader.times.finding(timestamp, compacted=each.compacted))
         await _move(broker, topic, each, position)
     return _done()
 
 
 @router.post("/subscription/{subscription}/skip_all", status_code=204)
-async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere) -> Response:
+async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: BrokerDep) -> Response:
     """Acknowledge all messages."""
     for topic, each in await _found(broker, name, subscription):
         await _skip_below(broker, topic, each, topic.log.next_position)
@@ -168,7 +168,7 @@ async def skip_all(name: TopicPath, subscription: SubscriptionPath, broker: Brok
 
 @router.post("/subscription/{subscription}/skip/{number}", status_code=204)
 async def skip(
-    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerDep, number: int
 ) -> Response:
     """Acknowledge the next `number` unacknowledged entries, or all."""
     if number < 0:
@@ -207,7 +207,7 @@ def _positions_from(topic: Topic, start: int) -> list[int]:
 
 @router.post("/subscription/{subscription}/expireMessages/{seconds}", status_code=204)
 async def expire(
-    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, seconds: int
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerDep, seconds: int
 ) -> Response:
     """Acknowledge the messages that are older than this."""
     await _expire(broker, await _found(broker, name, subscription), seconds)
@@ -215,7 +215,7 @@ async def expire(
 
 
 @router.post("/all_subscription/expireMessages/{seconds}", status_code=204)
-async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Response:
+async def expire_all(name: TopicPath, broker: BrokerDep, seconds: int) -> Response:
     """Acknowledge the messages older than `seconds`, for every subscription."""
     found = [
         (topic, each)
@@ -228,7 +228,7 @@ async def expire_all(name: TopicPath, broker: BrokerHere, seconds: int) -> Respo
 
 @router.get("/subscription/{subscription}/position/{number}")
 async def peek(
-    name: TopicPath, subscription: SubscriptionPath, broker: BrokerHere, number: int
+    name: TopicPath, subscription: SubscriptionPath, broker: BrokerDep, number: int
 ) -> Response:
     """Read an unacknowledged message, the first is 1; nothing changes."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from lithify.http.paths import BrokerHere, TenantPath
+from lithify.http.paths import BrokerDep, TenantPath
 from lithify.topics.definitions.definitions import AlreadyDefined, Definitions
 
 __all__ = ["router"]
@@ -29,13 +29,13 @@ class TenantInfo(BaseModel):
 
 
 @router.get("")
-async def tenants(broker: BrokerHere) -> list[str]:
+async def tenants(broker: BrokerDep) -> list[str]:
     """All tenants."""
     return sorted(broker.topics.definitions.current.tenants)
 
 
 @router.get("/{tenant}")
-async def tenant_info(request: Request, name: TenantPath, broker: BrokerHere) -> dict[str, Any]:
+async def tenant_info(request: Request, name: TenantPath, broker: BrokerDep) -> dict[str, Any]:
     """One tenant."""
     found = broker.topics.definitions.current.tenant(name)
     return TenantInfo().settings(request.app.state.cluster) | {
@@ -45,7 +45,7 @@ async def tenant_info(request: Request, name: TenantPath, broker: BrokerHere) ->
 
 @router.put("/{tenant}", status_code=204)
 async def create_tenant(
-    request: Request, name: TenantPath, broker: BrokerHere, info: TenantInfo | None = None
+    request: Request, name: TenantPath, broker: BrokerDep, info: TenantInfo | None = None
 ) -> Response:
     """Define a tenant, which must not exist."""
     settings = (info or TenantInfo()).settings(request.app.state.cluster)
@@ -61,7 +61,7 @@ async def create_tenant(
 
 @router.post("/{tenant}", status_code=204)
 async def change_tenant(
-    request: Request, name: TenantPath, broker: BrokerHere, info: TenantInfo
+    request: Request, name: TenantPath, broker: BrokerDep, info: TenantInfo
 ) -> Response:
     """Replace the administrators of a tenant."""
     settings = info.settings(request.app.state.cluster)
@@ -72,7 +72,7 @@ async def change_tenant(
 
 
 @router.delete("/{tenant}", status_code=204)
-async def delete_tenant(name: TenantPath, broker: BrokerHere) -> Response:
+async def delete_tenant(name: TenantPath, broker: BrokerDep) -> Response:
     """Remove a tenant, which must have no namespaces."""
     await asyncio.to_thread(broker.topics.definitions.change, lambda d: d.without_tenant(name))
     return Response(status_code=204)

@@ -17,9 +17,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from lithify.http.admin import disconnect_clients
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.message_ids import from_id
-from lithify.http.paths import BrokerHere, TopicPath, parts_of, topic_at, topics_at
+from lithify.http.paths import BrokerDep, TopicPath, parts_of, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import Definitions
 from lithify.topics.definitions.policies import TERMINATED
@@ -36,7 +36,7 @@ def _done() -> Response:
 
 
 @router.put("/unload", status_code=204)
-async def unload(name: TopicPath, broker: BrokerHere) -> Response:
+async def unload(name: TopicPath, broker: BrokerDep) -> Response:
     """Disconnect its clients, which reconnect, and close it; the next use opens it again."""
     if not broker.topics.exists(name):
         raise TopicNotFound(f"topic {name} does not exist")
@@ -45,14 +45,14 @@ async def unload(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 @router.post("/terminate")
-async def terminate(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+async def terminate(name: TopicPath, broker: BrokerDep) -> dict[str, Any]:
     """Refuse all further writes; returns the id of the last message."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return (await _terminate(broker, [topic]))[0]
 
 
 @router.post("/terminate/partitions")
-async def terminate_partitions(name: TopicPath, broker: BrokerHere) -> dict[str, dict[str, Any]]:
+async def terminate_partitions(name: TopicPath, broker: BrokerDep) -> dict[str, dict[str, Any]]:
     """Refuse all further writes to all partitions; returns the last ids by partition number."""
     if not broker.topics.partitions(name):
         await topic_at(broker, name)
@@ -68,7 +68,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         topic.writer.terminated = True
     try:
         for topic in topics:
-            await broker.run(disconnect_clients.putting_out_producers(broker, topic))
+            await broker.run(disconnect_clients.disconnecting_producers(broker, topic))
         await asyncio.to_thread(broker.topics.definitions.change, lambda d: _ended(d, topics))
     except BaseException:
         for topic in topics:
@@ -80,7 +80,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         current = await broker.topic(topic.name)
         current.writer.terminated = True
         await asyncio.to_thread(current.log.sync)
-        found.append(from_id(await broker.run(current.reader.finding_last_message_id())))
+        found.append(from_id(await broker.run(current.reader.end.finding())))
     return found
 
 
@@ -97,7 +97,7 @@ def _ended(definitions: Definitions, topics: list[Topic]) -> Definitions:
 
 
 @router.post("/trim", status_code=204)
-async def trim(name: TopicPath, broker: BrokerHere) -> Response:
+async def trim(name: TopicPath, broker: BrokerDep) -> Response:
     """Delete the messages that retention does not keep."""
     for topic in await topics_at(broker, name):
         await broker.run(topic.enforcing())
@@ -106,7 +106,7 @@ async def trim(name: TopicPath, broker: BrokerHere) -> Response:
 
 
 @router.delete("/truncate", status_code=204)
-async def truncate(name: TopicPath, broker: BrokerHere) -> Response:
+async def truncate(name: TopicPath, broker: BrokerDep) -> Response:
     """Delete all messages, including those that only the compacted view has."""
     for topic in await topics_at(broker, name):
         await asyncio.to_thread(topic.log.roll)

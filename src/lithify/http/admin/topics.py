@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Response
 
 from lithify.http.admin import disconnect_clients
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.long_responses import in_turns, json_answer
 from lithify.http.message_ids import from_id, from_position
 from lithify.http.messages.entry_response import message_response
-from lithify.http.paths import BrokerHere, NamespacePath, TopicPath, topic_at, topics_at
+from lithify.http.paths import BrokerDep, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
@@ -75,14 +75,14 @@ async def _delete(broker: Broker, name: TopicName, *, force: bool) -> Response:
 
 
 @router.get("")
-async def topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
+async def topics(name: NamespacePath, broker: BrokerDep) -> list[str]:
     """The topics, with each partition as a topic."""
     broker.topics.definitions.current.namespace(name)
     return broker.topics.names_in(name)
 
 
 @router.get("/partitioned")
-async def partitioned_topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
+async def partitioned_topics(name: NamespacePath, broker: BrokerDep) -> list[str]:
     """The partitioned topics."""
     definitions = broker.topics.definitions.current
     definitions.namespace(name)
@@ -91,7 +91,7 @@ async def partitioned_topics(name: NamespacePath, broker: BrokerHere) -> list[st
 
 @non_persistent.get("")
 @non_persistent.get("/partitioned")
-async def non_persistent_topics(name: NamespacePath, broker: BrokerHere) -> list[str]:
+async def non_persistent_topics(name: NamespacePath, broker: BrokerDep) -> list[str]:
     """Always empty; tools that list topics ask for both kinds."""
     broker.topics.definitions.current.namespace(name)
     return []
@@ -101,13 +101,13 @@ async def non_persistent_topics(name: NamespacePath, broker: BrokerHere) -> list
 
 
 @router.put("/{topic}", status_code=204)
-async def create_topic(name: TopicPath, broker: BrokerHere) -> Response:
+async def create_topic(name: TopicPath, broker: BrokerDep) -> Response:
     """Create a topic without partitions."""
     return await _create(broker, name, 0)
 
 
 @router.delete("/{topic}", status_code=204)
-async def delete_topic(name: TopicPath, broker: BrokerHere, *, force: bool = False) -> Response:
+async def delete_topic(name: TopicPath, broker: BrokerDep, *, force: bool = False) -> Response:
     """Delete a topic with all its messages; `force` disconnects its clients first."""
     if broker.topics.partitions(name):
         raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, f"topic {name} is partitioned")
@@ -120,7 +120,7 @@ async def delete_topic(name: TopicPath, broker: BrokerHere, *, force: bool = Fal
 
 @router.put("/{topic}/partitions", status_code=204)
 async def create_partitioned(
-    name: TopicPath, broker: BrokerHere, partitions: Annotated[int, Body()]
+    name: TopicPath, broker: BrokerDep, partitions: Annotated[int, Body()]
 ) -> Response:
     """Create a topic with partitions."""
     _check_partitions(partitions)
@@ -130,7 +130,7 @@ async def create_partitioned(
 @router.get("/{topic}/partitions")
 async def partitions_of(
     name: TopicPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     checkAllowAutoCreation: bool = False,  # noqa: FBT001, FBT002, N803  (as clients write it)
 ) -> dict[str, Any]:
     """The number of partitions; 0 if it is not partitioned, or would be created on first use."""
@@ -144,7 +144,7 @@ async def partitions_of(
 
 @router.post("/{topic}/partitions", status_code=204)
 async def add_partitions(
-    name: TopicPath, broker: BrokerHere, partitions: Annotated[int, Body()]
+    name: TopicPath, broker: BrokerDep, partitions: Annotated[int, Body()]
 ) -> Response:
     """Add partitions to a partitioned topic."""
     _check_partitions(partitions)
@@ -160,7 +160,7 @@ async def add_partitions(
 
 @router.delete("/{topic}/partitions", status_code=204)
 async def delete_partitioned(
-    name: TopicPath, broker: BrokerHere, *, force: bool = False
+    name: TopicPath, broker: BrokerDep, *, force: bool = False
 ) -> Response:
     """Delete a partitioned topic with all its messages."""
     _partitioned(broker, name)
@@ -171,28 +171,28 @@ async def delete_partitioned(
 
 
 @router.get("/{topic}/stats", response_model=dict[str, Any])
-async def stats(name: TopicPath, broker: BrokerHere) -> Response:
+async def stats(name: TopicPath, broker: BrokerDep) -> Response:
     """Rates, connected clients and backlogs."""
     topic = await topic_at(broker, name)
     return await json_answer(await in_turns(topic_stats_steps(topic), broker))
 
 
 @router.get("/{topic}/internalStats", response_model=dict[str, Any])
-async def internal(name: TopicPath, broker: BrokerHere) -> Response:
+async def internal(name: TopicPath, broker: BrokerDep) -> Response:
     """The ledgers and cursors of a topic."""
     topic = await topic_at(broker, name)
     return await json_answer(await in_turns(internal_stats_steps(topic), broker))
 
 
 @router.get("/{topic}/partitioned-stats", response_model=dict[str, Any])
-async def partitioned_stats(name: TopicPath, broker: BrokerHere) -> Response:
+async def partitioned_stats(name: TopicPath, broker: BrokerDep) -> Response:
     """The sum of the statistics of all partitions, and those of each."""
     _partitioned(broker, name)
     return await json_answer(sum_stats(await _of_each(broker, name, topic_stats_steps)))
 
 
 @router.get("/{topic}/partitioned-internalStats", response_model=dict[str, Any])
-async def partitioned_internal(name: TopicPath, broker: BrokerHere) -> Response:
+async def partitioned_internal(name: TopicPath, broker: BrokerDep) -> Response:
     """Ledgers and cursors of each partition."""
     found = _partitioned(broker, name)
     return await json_answer(
@@ -215,22 +215,22 @@ async def _of_each(
 
 
 @router.get("/{topic}/lastMessageId")
-async def last_message_id(name: TopicPath, broker: BrokerHere) -> dict[str, Any]:
+async def last_message_id(name: TopicPath, broker: BrokerDep) -> dict[str, Any]:
     """The id of the last message; -1 and -1 if there is none."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    return from_id(await broker.run(topic.reader.finding_last_message_id()))
+    return from_id(await broker.run(topic.reader.end.finding()))
 
 
 @router.get("/{topic}/messageid/{timestamp}")
-async def message_id_at(name: TopicPath, broker: BrokerHere, timestamp: int) -> dict[str, Any]:
+async def message_id_at(name: TopicPath, broker: BrokerDep, timestamp: int) -> dict[str, Any]:
     """The first message published at or after a time in milliseconds, or the next one to come."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
-    found = await asyncio.to_thread(topic.reader.find_message_time, timestamp)
+    found = await asyncio.to_thread(topic.reader.times.find_message, timestamp)
     return from_position(found, name.partition)
 
 
 @router.get("/{topic}/ledger/{ledger}/entry/{entry}")
-async def message_at(name: TopicPath, broker: BrokerHere, ledger: int, entry: int) -> Response:
+async def message_at(name: TopicPath, broker: BrokerDep, ledger: int, entry: int) -> Response:
     """The message of an entry, or its batch."""
     topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
     return await asyncio.to_thread(message_response, topic, ledger, entry)

@@ -20,8 +20,8 @@ from pydantic import BaseModel, Field
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.stores import BlobStores
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep
 from lithify.topics.definitions.topic_names import TopicName
 
 __all__ = ["missing_router", "router"]
@@ -50,7 +50,7 @@ def _stores(request: Request) -> BlobStores | None:
 
 
 @router.get("")
-async def unclaimed(request: Request, broker: BrokerHere) -> dict[str, list[dict[str, Any]]]:
+async def unclaimed(request: Request, broker: BrokerDep) -> dict[str, list[dict[str, Any]]]:
     """All unclaimed directories."""
     topics = await asyncio.to_thread(broker.topics.unclaimed)
     stores = _stores(request)
@@ -59,7 +59,7 @@ async def unclaimed(request: Request, broker: BrokerHere) -> dict[str, list[dict
 
 
 @missing_router.get("")
-async def missing(request: Request, broker: BrokerHere) -> dict[str, list[dict[str, Any]]]:
+async def missing(request: Request, broker: BrokerDep) -> dict[str, list[dict[str, Any]]]:
     """Topics, partitions and stores whose files are missing."""
     topics = await asyncio.to_thread(broker.topics.missing)
     stores = _stores(request)
@@ -68,7 +68,7 @@ async def missing(request: Request, broker: BrokerHere) -> dict[str, list[dict[s
 
 
 @router.post("/topics", status_code=204)
-async def adopt_topic(wanted: AdoptTopic, broker: BrokerHere) -> Response:
+async def adopt_topic(wanted: AdoptTopic, broker: BrokerDep) -> Response:
     """Define a topic from its directories."""
     name = TopicName.parse(wanted.topic)
     await broker.call(name, partial(broker.topics.adopt, name))

@@ -19,7 +19,6 @@ Blobs whose id is one of these words cannot be reached over HTTP; generated ids 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
-import asyncio
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
@@ -28,21 +27,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from lithify.blobs.json_rows import plan_row, settings_row, statistics_row
+from lithify.blobs.blob_json import plan_row, settings_row, statistics_row
 from lithify.blobs.settings import POLICY_NAMES
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.compaction.policies.plugins import check_policy
 from lithify.compaction.reports.status import report_row
 from lithify.errors import RunRefused
-from lithify.http.blobs.stores_and_blobs import BlobsHere, StoreName
-from lithify.http.errors import RequestRefused
+from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName
+from lithify.http.dry_runs import when_free
+from lithify.http.error_statuses import RequestRefused
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/blobs/{store}", tags=["blobs"])
 
 HISTORY_MAX = 1000
-POLL_S = 0.1
 
 
 class NewRun(BaseModel):
@@ -64,7 +63,7 @@ class ChangedSettings(BaseModel):
 @router.post("/compaction", status_code=202)
 async def run(
     name: StoreName,
-    service: BlobsHere,
+    service: BlobsDep,
     response: Response,
     wanted: Annotated[NewRun | None, Body()] = None,
     policy: str | None = None,
@@ -87,18 +86,16 @@ async def run(
         if given.dry_run or dry_run:
             response.status_code = HTTPStatus.OK
             jobs = service.stores.compactions.queue.jobs
-            while wait and store.compaction.running:
-                # Not in a thread: it would be blocked during the whole run.
-                await asyncio.sleep(POLL_S)
-            plan = partial(plan_row, waits=wait)
-            return await service.threads.step(plan, name, store, policy, jobs)
+            plan = partial(plan_row, waits=False)
+            plan_once = partial(service.threads.step, plan, name, store, policy, jobs)
+            return await when_free(store.compaction.runs, plan_once, wait=wait)
         ask = partial(service.stores.compactions.request, waits=wait)
         request_id = await service.threads.step(ask, store, policy)
         return await status(name, service, request_id)
 
 
 @router.get("/compaction")
-async def status(name: StoreName, service: BlobsHere, request: str | None = None) -> dict[str, Any]:
+async def status(name: StoreName, service: BlobsDep, request: str | None = None) -> dict[str, Any]:
     """The progress of a run, or the result of the last one, or those of a request."""
     with service.using(name, await service.store(name)):
         found = await service.threads.step(service.stores.compactions.status, name, request)
@@ -106,17 +103,17 @@ async def status(name: StoreName, service: BlobsHere, request: str | None = None
 
 
 @router.delete("/compaction", status_code=204)
-async def cancel(name: StoreName, service: BlobsHere) -> Response:
+async def cancel(name: StoreName, service: BlobsDep) -> Response:
     """Cancel the run that is in progress or waits for its turn; the store is unchanged."""
     await service.store(name)
-    if not service.stores.compactions.cancel(name):
+    if not await service.threads.step(service.stores.compactions.cancel, name):
         raise RequestRefused(HTTPStatus.CONFLICT, f"blob store {name} has no run in progress")
     return Response(status_code=204)
 
 
 @router.get("/compaction/history")
 async def history(
-    name: StoreName, service: BlobsHere, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
+    name: StoreName, service: BlobsDep, limit: Annotated[int, Query(ge=0, le=HISTORY_MAX)] = 10
 ) -> list[dict[str, Any]]:
     """The reports of the last runs, newest first."""
     store = await service.store(name)
@@ -126,14 +123,14 @@ async def history(
 
 
 @router.get("/settings")
-async def settings(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+async def settings(name: StoreName, service: BlobsDep) -> dict[str, Any]:
     """The store's own settings, and the effective ones."""
     return await service.threads.step(settings_row, service.stores, name)
 
 
 @router.patch("/settings")
 async def change_settings(
-    name: StoreName, service: BlobsHere, wanted: ChangedSettings
+    name: StoreName, service: BlobsDep, wanted: ChangedSettings
 ) -> dict[str, Any]:
     """Change settings, effective immediately. Those in `unset` revert to the node's."""
 
@@ -146,7 +143,7 @@ async def change_settings(
 
 @router.get("/statistics")
 async def statistics(
-    name: StoreName, service: BlobsHere, *, forecast: bool = False
+    name: StoreName, service: BlobsDep, *, forecast: bool = False
 ) -> dict[str, Any]:
     """Valid bytes by segment, and how much a run would find dead, now and later."""
     store = await service.store(name)
@@ -157,7 +154,7 @@ async def statistics(
 
 
 @router.get("/erase")
-async def erase(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+async def erase(name: StoreName, service: BlobsDep) -> dict[str, Any]:
     """The state of erasing blobs that were deleted for good."""
     store = await service.store(name)
     return {"store": name, **asdict(await service.threads.step(store.erase.status))}

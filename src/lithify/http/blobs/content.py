@@ -32,12 +32,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from lithify.blobs.blob_json import etag_of
 from lithify.blobs.errors import BlobTooLarge
-from lithify.blobs.json_rows import etag_of
 from lithify.errors import LithifyError
 from lithify.http.auth import caller_of
-from lithify.http.blobs.headers import headers_of, names_tag, range_of
-from lithify.http.errors import RequestRefused
+from lithify.http.blobs.conditions import is_known, range_of
+from lithify.http.blobs.headers import headers_of
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.fair_shares import PIECE_BYTES, Shares, client_time, gather
 from lithify.logger import get_logger
 
@@ -56,7 +57,6 @@ __all__ = [
     "BlobAnswer",
     "BlobThreads",
     "Content",
-    "is_known",
     "open_content",
     "receive_content",
 ]
@@ -157,14 +157,6 @@ def open_content(
         blob.close()
         return Content(status, answered, None, first)
     return Content(status, answered, blob, first, size - len(first))
-
-
-def is_known(headers: Headers, tag: str) -> bool:
-    """Whether the client has this content. Raises if it requires another one."""
-    match, none_match = headers.get("if-match"), headers.get("if-none-match")
-    if match is not None and not names_tag(match, tag, weak=False):
-        raise RequestRefused(HTTPStatus.PRECONDITION_FAILED, f"the tag of the blob is {tag}")
-    return none_match is not None and names_tag(none_match, tag, weak=True)
 
 
 class BlobAnswer(Response):

@@ -13,13 +13,8 @@ blob that was not put over HTTP may have metadata that no header can hold: chara
 printed are written as %XX, and an item whose name is not valid in a header is omitted. `…/info` has
 all metadata unchanged.
 
-With ETags of contents (`etag_of` in `blobs/json_rows.py`):
-
-1. `If-Match` must have the tag, otherwise 412. `If-None-Match` must not, otherwise 304.
-2. `Range` is used if `If-Range` has the tag or is absent, and if it is one range of bytes. Other
-   ranges are ignored, which HTTP allows.
-
-Pure. Called by the routes of blobs.
+`conditions.py` has the headers of conditional requests and ranges. Pure. Called by the routes of
+blobs.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lithify.blobs.json_rows import etag_of, ttl_ms_of, ttl_s_of
+from lithify.blobs.blob_json import etag_of, ttl_ms_of, ttl_s_of
 from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -39,14 +34,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.content.reader import BlobInfo
 
-__all__ = [
-    "TTL",
-    "PutOptions",
-    "headers_of",
-    "names_tag",
-    "put_options",
-    "range_of",
-]
+__all__ = ["TTL", "PutOptions", "headers_of", "put_options"]
 
 TTL = "x-lithify-ttl"
 
@@ -56,7 +44,6 @@ _TYPE = "x-lithify-content-type"
 _METADATA = "x-lithify-um-"
 _ANY_TYPE = "application/octet-stream"
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9a-z]+")
-_RANGE = re.compile(r"bytes\s*=\s*(\d{0,100})\s*-\s*(\d{0,100})", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,31 +118,3 @@ def headers_of(info: BlobInfo, now_ms: int) -> list[tuple[bytes, bytes]]:
 def _printed(text: str) -> str:
     shown = "".join(c if c.isprintable() else quote(c, safe="") for c in text)
     return shown.strip()
-
-
-def names_tag(condition: str, tag: str, *, weak: bool) -> bool:
-    """Whether a condition header names this tag; `weak` accepts tags that are marked as weak."""
-    if condition.strip() == "*":
-        return True
-    for each in condition.split(","):
-        name = each.strip()
-        if (name.removeprefix("W/") if weak else name) == tag:
-            return True
-    return False
-
-
-def range_of(headers: Headers, tag: str, size: int) -> tuple[int, int] | None:
-    """The requested half-open range of bytes; None: all. It may lie outside the content."""
-    requested, only_if = headers.get("range"), headers.get("if-range")
-    if requested is None or (only_if is not None and only_if.strip() != tag):
-        return None
-    found = _RANGE.fullmatch(requested.strip())
-    if found is None or found.groups() == ("", ""):
-        return None
-    first, last = found.groups()
-    if not first:
-        # A suffix range; with a length of zero no content satisfies it.
-        return (max(0, size - int(last)), size) if int(last) else (size, size)
-    if last and int(last) < int(first):
-        return None
-    return int(first), min(size, int(last) + 1) if last else size

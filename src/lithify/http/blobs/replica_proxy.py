@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from lithify.blobs.errors import BlobNotFound, ReplicaUnreachable
 from lithify.blobs.replication.http_peer import Stream
 from lithify.http.blobs.content import Content
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lithify.blobs.store import BlobStore
     from lithify.blobs.visibility import Include
 
-__all__ = ["GET", "HEAD", "INFO", "BlobRequest", "open_elsewhere"]
+__all__ = ["GET", "HEAD", "INFO", "BlobRequest", "open_at_replica"]
 
 PIECE_BYTES = 2**20
 
@@ -90,8 +90,8 @@ class ReplicaBlob:
             yield piece
 
 
-def open_elsewhere(
-    look: BlobRequest,
+def open_at_replica(
+    request: BlobRequest,
     store: BlobStore,
     blob_id: str,
     include: Include,
@@ -108,7 +108,7 @@ def open_elsewhere(
             try:
                 peer = connect(url)
                 answer = stack.enter_context(
-                    peer.blob(look.method, blob_id, look.part, include, asked)
+                    peer.blob(request.method, blob_id, request.part, include, asked)
                 )
                 if answer.status == HTTPStatus.GONE:
                     raise RequestRefused(HTTPStatus.GONE, _reason(answer))
@@ -125,7 +125,7 @@ def open_elsewhere(
             ]
             left = int(answer.getheader("content-length", "0")) - len(first)
             status = HTTPStatus(answer.status)
-            if left <= 0 or look is HEAD:
+            if left <= 0 or request is HEAD:
                 return Content(status, passed_on, None, first)
             blob = ReplicaBlob(blob_id, stream, left, stack.pop_all().close)
             return Content(status, passed_on, blob, first, left)

@@ -22,13 +22,13 @@ from fastapi import APIRouter, Body
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import StreamingResponse
 
-from lithify.blobs.errors import ReplicaTalksNonsense
+from lithify.blobs.errors import ReplicaAnswerInvalid
 from lithify.blobs.records import hash_id
 from lithify.blobs.replication.feed import CHANGES_MAX
 from lithify.blobs.replication.states import Token
 from lithify.errors import InvalidInput
 from lithify.http.blobs.content import BlobThreads
-from lithify.http.blobs.stores_and_blobs import BlobsHere, StoreName
+from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName
 
 __all__ = ["router"]
 
@@ -66,7 +66,7 @@ class Ids(BaseModel):
 
 
 @router.get("/replicas")
-async def replicas(name: StoreName, service: BlobsHere) -> list[dict[str, Any]]:
+async def replicas(name: StoreName, service: BlobsDep) -> list[dict[str, Any]]:
     """The other replicas, and how far this one has read them."""
     store = await service.store(name)
     return [asdict(each) for each in store.replication.status()]
@@ -74,7 +74,7 @@ async def replicas(name: StoreName, service: BlobsHere) -> list[dict[str, Any]]:
 
 @router.put("/replicas")
 async def set_replicas(
-    name: StoreName, service: BlobsHere, replicas: Annotated[list[str], Body()]
+    name: StoreName, service: BlobsDep, replicas: Annotated[list[str], Body()]
 ) -> list[str]:
     """Replace the list of replicas, which must be stores of peers."""
     store, peers = await service.store(name), service.stores.peers
@@ -88,12 +88,12 @@ async def set_replicas(
 
 
 @router.post("/replication/changes")
-async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[str, Any]:
+async def changes(name: StoreName, service: BlobsDep, wanted: Since) -> dict[str, Any]:
     """The changes since a token."""
     store = await service.store(name)
     try:
         token = None if wanted.token is None else Token.from_row(wanted.token)
-    except ReplicaTalksNonsense as error:
+    except ReplicaAnswerInvalid as error:
         raise InvalidInput(str(error)) from error
 
     def page() -> dict[str, Any]:
@@ -105,7 +105,7 @@ async def changes(name: StoreName, service: BlobsHere, wanted: Since) -> dict[st
 
 
 @router.post("/replication/records", response_class=StreamingResponse)
-async def records(name: StoreName, service: BlobsHere, wanted: Ids) -> StreamingResponse:
+async def records(name: StoreName, service: BlobsDep, wanted: Ids) -> StreamingResponse:
     """Blobs with their contents; a missing blob is marked as missing."""
     store = await service.store(name)
     pieces = store.replication.feed.records(wanted.ids)
@@ -115,7 +115,7 @@ async def records(name: StoreName, service: BlobsHere, wanted: Ids) -> Streaming
 
 
 @router.post("/replication/unknown")
-async def unknown(name: StoreName, service: BlobsHere, wanted: Ids) -> dict[str, list[str]]:
+async def unknown(name: StoreName, service: BlobsDep, wanted: Ids) -> dict[str, list[str]]:
     """The ids of which the store has no record."""
     store = await service.store(name)
     with service.using(name, store):

@@ -28,29 +28,24 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
+from lithify.blobs.blob_json import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.content.reader import BlobInfo
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.errors import BlobNotFound, BlobStoreNotFound
-from lithify.blobs.json_rows import etag_of, info_row, listed_row, store_row, ttl_ms_of
 from lithify.blobs.replication.http_peer import HttpPeer
 from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
 from lithify.blobs.visibility import Include
 from lithify.errors import InvalidInput, LithifyError
-from lithify.http.blobs.content import (
-    BlobAnswer,
-    BlobThreads,
-    is_known,
-    open_content,
-    receive_content,
-)
+from lithify.http.blobs.conditions import is_known
+from lithify.http.blobs.content import BlobAnswer, BlobThreads, open_content, receive_content
 from lithify.http.blobs.headers import TTL, headers_of, put_options
 from lithify.http.blobs.meters import BlobMeters
-from lithify.http.blobs.replica_proxy import GET, HEAD, INFO, BlobRequest, open_elsewhere
+from lithify.http.blobs.replica_proxy import GET, HEAD, INFO, BlobRequest, open_at_replica
 from lithify.http.paths import decoded
 from lithify.topics.definitions.topic_names import Namespace
 
-__all__ = ["BlobId", "BlobService", "BlobsHere", "StoreName", "router"]
+__all__ = ["BlobId", "BlobService", "BlobsDep", "StoreName", "router"]
 
 router = APIRouter(prefix="/blobs", tags=["blobs"])
 
@@ -104,7 +99,7 @@ async def _blob_id(blob_id: str) -> str:
     return decoded(blob_id)
 
 
-BlobsHere = Annotated[BlobService, Depends(_service)]
+BlobsDep = Annotated[BlobService, Depends(_service)]
 StoreName = Annotated[str, Depends(_store_name)]
 BlobId = Annotated[str, Depends(_blob_id)]
 
@@ -129,7 +124,7 @@ class NewTtl(BaseModel):
 
 
 @router.get("")
-async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
+async def stores(service: BlobsDep, namespace: str = NAMESPACE_DEFAULT) -> list[dict[str, Any]]:
     """The stores of a namespace with their use, or with the error of a store that cannot open."""
     rows = []
     for name in service.stores.names(str(Namespace.parse(namespace))):
@@ -142,7 +137,7 @@ async def stores(service: BlobsHere, namespace: str = NAMESPACE_DEFAULT) -> list
 @router.put("/{store}", status_code=201)
 async def create(
     name: StoreName,
-    service: BlobsHere,
+    service: BlobsDep,
     wanted: Annotated[NewStore, Body()],
     namespace: str = NAMESPACE_DEFAULT,
 ) -> dict[str, Any]:
@@ -162,13 +157,13 @@ async def create(
 
 
 @router.get("/{store}")
-async def stats(name: StoreName, service: BlobsHere) -> dict[str, Any]:
+async def stats(name: StoreName, service: BlobsDep) -> dict[str, Any]:
     """The definition of a store and how full it is."""
     return await service.threads.step(store_row, service.stores, name)
 
 
 @router.delete("/{store}", status_code=204)
-async def delete_store(name: StoreName, service: BlobsHere) -> Response:
+async def delete_store(name: StoreName, service: BlobsDep) -> Response:
     """Delete a store with all its blobs."""
     await service.threads.step(service.stores.delete, name)
     service.meters.forget(name)
@@ -182,7 +177,7 @@ _CONTENT: dict[str, Any] = {"requestBody": {"content": {"application/octet-strea
 
 @router.post("/{store}", status_code=201, openapi_extra=_CONTENT)
 async def put(
-    request: Request, name: StoreName, service: BlobsHere, response: Response
+    request: Request, name: StoreName, service: BlobsDep, response: Response
 ) -> dict[str, Any]:
     """Put a blob; the body is its content."""
     store = await service.store(name)
@@ -209,7 +204,7 @@ async def put(
 @router.get("/{store}/list")
 async def list_blobs(
     name: StoreName,
-    service: BlobsHere,
+    service: BlobsDep,
     include: Include = Include.NONE,
     after: int = -1,
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = LIST_MAX,
@@ -277,7 +272,7 @@ async def _proxied(
     def connect(url: str) -> HttpPeer:
         return stores.peers.connect(url, namespace)
 
-    content = await threads.step(open_elsewhere, kind, store, blob_id, include, headers, connect)
+    content = await threads.step(open_at_replica, kind, store, blob_id, include, headers, connect)
     return BlobAnswer(content, threads)
 
 
@@ -286,7 +281,7 @@ async def head(
     request: Request,
     name: StoreName,
     blob_id: BlobId,
-    service: BlobsHere,
+    service: BlobsDep,
     include: Include = Include.NONE,
     *,
     replicas: bool = True,
@@ -311,7 +306,7 @@ async def head(
 async def info_of_blob(
     name: StoreName,
     blob_id: BlobId,
-    service: BlobsHere,
+    service: BlobsDep,
     include: Include = Include.NONE,
     *,
     replicas: bool = True,
@@ -333,7 +328,7 @@ def _head(store: BlobStore, blob_id: str, include: Include) -> BlobInfo:
 
 
 @router.delete("/{store}/{blob_id}", status_code=202)
-async def delete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
+async def delete(name: StoreName, blob_id: BlobId, service: BlobsDep) -> dict[str, Any]:
     """Delete a blob; within the retention it can be undeleted."""
     store = await service.store(name)
     with service.using(name, store, "delete"):
@@ -346,7 +341,7 @@ async def ttl(
     request: Request,
     name: StoreName,
     blob_id: BlobId,
-    service: BlobsHere,
+    service: BlobsDep,
     wanted: Annotated[NewTtl | None, Body()] = None,
 ) -> dict[str, Any]:
     """Set the time to live of a blob in seconds from now; -1: never."""
@@ -365,7 +360,7 @@ async def ttl(
 
 
 @router.put("/{store}/{blob_id}/undelete")
-async def undelete(name: StoreName, blob_id: BlobId, service: BlobsHere) -> dict[str, Any]:
+async def undelete(name: StoreName, blob_id: BlobId, service: BlobsDep) -> dict[str, Any]:
     """Undo a delete within its retention."""
     store = await service.store(name)
     with service.using(name, store, "undelete"):

@@ -2,7 +2,7 @@
 
     GET /topics/persistent/TENANT/NAMESPACE/TOPIC/keys/KEY
 
-The response is a row of `topics/reading/json_rows.py`; 404 if the key has no message or was
+The response is a row of `topics/messages/message_json.py`; 404 if the key has no message or was
 deleted. In a partitioned topic all partitions are searched, because the producer has selected the
 partition.
 
@@ -17,10 +17,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from lithify.http.errors import RequestRefused
-from lithify.http.paths import BrokerHere, TopicPath, decoded, topics_at
+from lithify.http.error_statuses import RequestRefused
+from lithify.http.paths import BrokerDep, TopicPath, decoded, topics_at
 from lithify.topics.definitions.topic_names import TopicName
-from lithify.topics.reading.json_rows import row_of
+from lithify.topics.messages.message_json import row_of
 
 __all__ = ["router"]
 
@@ -35,7 +35,7 @@ class KeyNotFound(RequestRefused):
 
 
 @router.get("/keys/{key}")
-async def newest(request: Request, name: TopicPath, broker: BrokerHere, key: str) -> dict[str, Any]:
+async def newest(request: Request, name: TopicPath, broker: BrokerDep, key: str) -> dict[str, Any]:
     """The newest message of a key."""
     wanted = decoded(key)
     found = []

@@ -34,11 +34,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from lithify.errors import LithifyError, LogClosed
 from lithify.http.auth import caller_of, check_request
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.fair_shares import Shares, gather
 from lithify.http.json_limits import check_json_values
 from lithify.http.long_responses import TURN_S, in_turns, json_answer
-from lithify.http.paths import BrokerHere, TopicPath
+from lithify.http.paths import BrokerDep, TopicPath
 from lithify.log.group_commit import Pending
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.positions import unpack
@@ -46,9 +46,10 @@ from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import Steps
 from lithify.topics.messages.message import new_entry
-from lithify.topics.permissions import NotAuthenticated, NotAuthorized
+from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy
 from lithify.topics.subscriptions.key_shared_hash import key_hash
+from lithify.topics.token_authentication import NotAuthenticated
 from lithify.topics.topic import Topic
 
 __all__ = ["HttpProducer", "router"]
@@ -353,7 +354,7 @@ async def produce(request: Request, name: TopicPath) -> Response:
 
 @router.post("/partitions/{partition}", openapi_extra=_BODY, response_model=dict[str, Any])
 async def produce_to_partition(
-    request: Request, name: TopicPath, broker: BrokerHere, partition: int
+    request: Request, name: TopicPath, broker: BrokerDep, partition: int
 ) -> Response:
     """Append messages to one partition of a topic."""
     count = broker.topics.partitions(name)

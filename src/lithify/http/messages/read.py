@@ -6,7 +6,7 @@
         &limit=N                at most this many
         &follow=true            and later ones, until the caller disconnects
 
-A row has the format of `topics/reading/json_rows.py`. Without `follow` the response ends at the
+A row has the format of `topics/messages/message_json.py`. Without `follow` the response ends at the
 message that was the last one at the time of the request. A row with an `error` and no `id` is the
 reason for an early end.
 
@@ -33,16 +33,16 @@ from starlette.types import Message, Receive, Scope, Send
 
 from lithify.errors import LithifyError, LogClosed
 from lithify.http.auth import authorize, caller_of, expires_ms_of
-from lithify.http.errors import RequestRefused
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.fair_shares import Shares, client_time
 from lithify.http.long_responses import sent_pieces
-from lithify.http.paths import BrokerHere, TopicPath, topic_at
+from lithify.http.paths import BrokerDep, TopicPath, topic_at
 from lithify.logger import get_logger
 from lithify.positions import POSITION_MAX
 from lithify.pulsar.broker import Broker
 from lithify.pulsar.wall_clock_timers import LOOK_S
 from lithify.topics.definitions.topic_names import TopicName
-from lithify.topics.reading.json_rows import ReadStart, place_of, place_of_last, read_rows
+from lithify.topics.reading.message_pages import ReadStart, place_of, place_of_last, read_rows
 from lithify.topics.topic import Topic
 from lithify.topics.topics import TopicNotFound
 
@@ -62,7 +62,7 @@ Count = Annotated[int | None, Query(ge=0, le=2**62)]
 async def messages(
     request: Request,
     name: TopicPath,
-    broker: BrokerHere,
+    broker: BrokerDep,
     start: str | None = None,
     last: Annotated[int | None, Query(ge=0, le=LAST_MAX)] = None,
     limit: Count = None,
@@ -137,7 +137,7 @@ class _Reading:
                 # revoked.
                 await authorize(self.request)
                 # Registered before the topic is read, so that no message in between is missed.
-                expected = self.broker.expect_news(self.name)
+                expected = self.broker.next_arrival(self.name)
                 try:
                     topic = await topic_at(self.broker, self.name)
                     found = await asyncio.to_thread(self._read, topic)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lithify.log.deadset.dead_set import Parts
+    from lithify.log.dead_set.dead_set import Parts
 
 __all__ = [
     "PIECE_BYTES",

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from lithify.compaction.reports.report import Cause, History, Report
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.schedule import NOTHING_CALLS, Observation, Trigger
+from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation, Trigger
 from lithify.errors import LithifyError, RunCancelled, RunRefused
 from lithify.log.file_names import HISTORY
 from lithify.metastore.compaction.holds import HOLDS, NamedHold, list_holds
@@ -117,8 +117,8 @@ class HistoryCompaction:
         try:
             leads = self._metastore.leading_term
         except MetastoreUnavailable:
-            return NOTHING_CALLS
-        return Observation(period_ms=self.settings.interval_ms) if leads else NOTHING_CALLS
+            return NOTHING_DUE
+        return Observation(period_ms=self.settings.interval_ms) if leads else NOTHING_DUE
 
     def begin(self, jobs: Jobs, control: RunControl) -> Report:
         """A requested run."""

@@ -50,6 +50,7 @@ from lithify.errors import (
     InvalidInput,
     LithifyError,
     LogLocked,
+    MissingCursors,
     MissingFile,
     MissingLog,
     ReadFailed,
@@ -64,7 +65,7 @@ from lithify.log.read_only_log import pinned_manifest
 from lithify.log.recovery import check_new_directory, read_tail
 from lithify.log.segments.overwrite import erase
 from lithify.log.verify import verify_log
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     BACKUP,
     UNFINISHED,
     BackupExists,
@@ -76,6 +77,7 @@ from lithify.node.backup.files import (
     read_list,
     write_list,
 )
+from lithify.positions import NO_POSITION
 from lithify.topics.definitions.definitions import Definitions, DefinitionsFile, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.data_directory import check_no_backup, is_data_directory
@@ -129,14 +131,17 @@ def run_backup(
     progress: Callable[[int], None] = lambda _: None,
 ) -> BackupReport:
     """Create a backup; `progress` is called with the number of bytes read."""
-    check_no_backup(fs, data)
-    if not is_data_directory(fs, data):
-        raise InvalidInput(f"{data} is not a data directory")
-    if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
-        raise InvalidInput(f"{target} is inside the data directory {data}")
     known = BackupList(0, 0, "")
-    if previous is not None:
-        known = read_list(fs, previous)
+    try:
+        check_no_backup(fs, data)
+        if not is_data_directory(fs, data):
+            raise InvalidInput(f"{data} is not a data directory")
+        if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(data)}/"):
+            raise InvalidInput(f"{target} is inside the data directory {data}")
+        if previous is not None:
+            known = read_list(fs, previous)
+    except OSError as error:
+        raise ReadFailed(error.filename or data, 0, error) from error
     try:
         fs.mkdir(target)
         _check_target(fs, target)
@@ -321,10 +326,15 @@ class _Backup:
         for path in paths[1:] if topic.partitions else paths:
             log = f"{self.data}/{path}/log"
             if self.fs.exists(f"{log}/{MANIFEST}"):
-                if self.fs.exists(f"{self.data}/{path}/cursors/{MANIFEST}"):
+                cursors = f"{self.data}/{path}/cursors"
+                has_cursors = self.fs.exists(f"{cursors}/{MANIFEST}")
+                if has_cursors:
                     self._log(f"{path}/cursors")
                 self._small(f"{path}/producers")
                 self._log(f"{path}/log")
+                if not has_cursors and not self._is_unused(f"{path}/log"):
+                    # A new topic has got them, and entries, since.
+                    raise MissingCursors(cursors, str(TopicName.from_path(path[len("topics/") :])))
                 self._sync(path)
             else:
                 if self.fs.exists(log):
@@ -333,6 +343,12 @@ class _Backup:
         own = f"topics/{name.path}"
         self._small(f"{own}/schemas")
         self._sync(own)
+
+    def _is_unused(self, path: str) -> bool:
+        """Whether a saved log never had an entry."""
+        log = f"{self.target}/{path}"
+        last_position = read_manifest(self.fs, log).last_position
+        return last_position == NO_POSITION and not verify_log(self.fs, log).entries
 
     def _check_not_missing(self, name: TopicName, log: str) -> None:
         """Raise `MissingLog` if a topic without a log had one."""

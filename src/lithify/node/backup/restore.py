@@ -30,20 +30,15 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.unclaimed_directories import StoreDirectories
 from lithify.clock import SystemClock
-from lithify.errors import (
-    CONFLICT,
-    NOT_FOUND,
-    InvalidInput,
-    LithifyError,
-    WriteFailed,
-)
+from lithify.errors import InvalidInput, LithifyError, ReadFailed, WriteFailed
 from lithify.events import ignore_events
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 from lithify.fs import hold_directory, read_file
 from lithify.fs.checked_lines import parse_lines
 from lithify.log.directory_marks import begin_creation, clear_mark, is_empty, remove_created
 from lithify.log.file_names import CREATING, LOCK, MANIFEST
 from lithify.log.verify import verify_log
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     check_file,
     check_store,
     checksum_file,
@@ -62,9 +57,9 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.fs import FileSystem
-    from lithify.node.backup.files import BackupList
+    from lithify.node.backup.backup_list import BackupList
 
-__all__ = ["AlreadyThere", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
+__all__ = ["AlreadyExists", "NotInBackup", "RestoreReport", "check_backup", "run_restore"]
 
 _SHAPE = ("capacity", "segment")
 
@@ -75,7 +70,7 @@ class NotInBackup(InvalidInput):
     exit_code = NOT_FOUND
 
 
-class AlreadyThere(InvalidInput):
+class AlreadyExists(InvalidInput):
     """A topic or store to restore already exists."""
 
     exit_code = CONFLICT
@@ -101,8 +96,17 @@ def check_backup(
 ) -> RestoreReport:
     """Check every byte of a backup against its list, and every log and store by itself.
 
-    Raises an error that names the file.
+    Raises an error that names the file: `Corrupt`, `UnsupportedVersion`, `ReadFailed`.
     """
+    try:
+        return _check_backup(fs, backup, progress, clock or SystemClock())
+    except OSError as error:
+        raise ReadFailed(error.filename or backup, 0, error) from error
+
+
+def _check_backup(
+    fs: FileSystem, backup: str, progress: Callable[[int], None], clock: Clock
+) -> RestoreReport:
     files = read_list(fs, backup)
     definitions = _definitions_in(fs, backup, files)
     for path, expected in sorted(files.files.items()):
@@ -110,7 +114,7 @@ def check_backup(
     for path in sorted(files.files):
         directory, _, name = path.rpartition("/")
         if name == MANIFEST and directory.startswith("blobs/"):
-            check_store(fs, f"{backup}/{directory}", clock or SystemClock(), progress)
+            check_store(fs, f"{backup}/{directory}", clock, progress)
         elif name == MANIFEST:
             damage = verify_log(fs, f"{backup}/{directory}", progress).damage
             if damage is not None:
@@ -130,9 +134,12 @@ def run_restore(
     progress: Callable[[int], None] = lambda _: None,
 ) -> RestoreReport:
     """Restore everything, or one topic, or one store; `progress` is called with bytes."""
-    check_no_backup(fs, data)
-    files = read_list(fs, backup)
-    wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
+    try:
+        check_no_backup(fs, data)
+        files = read_list(fs, backup)
+        wanted = _wanted(_definitions_in(fs, backup, files), backup, topic, store)
+    except OSError as error:
+        raise ReadFailed(error.filename or backup, 0, error) from error
     try:
         fs.mkdir(data)
         lock = hold_directory(fs, f"{data}/{LOCK}", f"lithify restore, pid {os.getpid()}")
@@ -224,7 +231,7 @@ class _Restore:
             if known is not None:
                 shapes = [[each[f"{what}_bytes"] for what in _SHAPE] for each in (known, row)]
                 if shapes[0] != shapes[1] or not self._is_absent(f"blobs/{store}"):
-                    raise AlreadyThere(
+                    raise AlreadyExists(
                         f"blob store {store} already exists in {self.data}: delete it first"
                     )
                 self.defined.add(f"blobs/{store}")
@@ -249,7 +256,7 @@ class _Restore:
         absent = [part for part in parts if self._is_absent(f"topics/{part.path}")]
         is_same = known is not None and bool(known.partitions) == bool(wanted.partitions)
         if not is_same or missing.isdisjoint(absent):
-            raise AlreadyThere(f"topic {name} already exists in {self.data}: delete it first")
+            raise AlreadyExists(f"topic {name} already exists in {self.data}: delete it first")
         # The schemas of a partitioned topic are in a directory without a log.
         found = [part for part in absent if part in missing or part == name]
         self.defined.update(f"topics/{part.path}" for part in found)

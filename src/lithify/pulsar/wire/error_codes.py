@@ -1,25 +1,26 @@
 """Maps errors to the error codes of the protocol, chosen so that the client fails without retries.
 
-`BeginAgain` is internal: it is never sent to a client.
+`CommandRestarted` is internal: it is never sent to a client.
 """
 
 from __future__ import annotations
 
 from lithify.errors import Corrupt, InvalidInput, LithifyError, UnsupportedVersion
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.topics.permissions import NotAuthenticated, NotAuthorized
+from lithify.topics.backlog_limit import BacklogExceeded
+from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy, ProducerFenced
-from lithify.topics.retention import BacklogExceeded
 from lithify.topics.schemas.schemas import IncompatibleSchema
 from lithify.topics.subscriptions.consumer import CannotRead
 from lithify.topics.subscriptions.subscription import ConsumerRefused
+from lithify.topics.token_authentication import NotAuthenticated
 from lithify.topics.topic import TopicTerminated
 from lithify.topics.topics import TooManyTopics, TopicNotFound
 
-__all__ = ["BeginAgain", "error_code"]
+__all__ = ["CommandRestarted", "error_code"]
 
 
-class BeginAgain(Exception):
+class CommandRestarted(Exception):
     """State that a command depends on has changed while it waited: restart the command."""
 
 

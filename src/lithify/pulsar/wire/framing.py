@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from lithify.pulsar.wire.wire_pb2 import BaseCommand
 
 __all__ = [
-    "CONNECT_BYTES_MAX",
     "FRAME_MARGIN_BYTES",
     "Frame",
     "check_text",
@@ -50,8 +49,6 @@ __all__ = [
 FRAME_MARGIN_BYTES = 10 * 1024
 """Allowance of a frame above the largest message: its sizes, its command, its metadata."""
 
-CONNECT_BYTES_MAX = 32 * 2**10
-"""The frame size limit before authentication: a token has 16 KiB at most."""
 
 VALUES_MAX = 1000
 """Limit of a repeated field with text, such as properties: a check takes 1 µs per value."""

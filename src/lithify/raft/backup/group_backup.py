@@ -5,7 +5,7 @@
                                      "members": "voters n1 n2 n3", "entries": 120,
                                      "files": {"snapshot": [bytes, CRC-32C], …}}
     DIR/snapshot                    the state (`raft/storage/snapshots/snapshot_file.py`)
-    DIR/live                        the live indexes (`liveset/format.py`)
+    DIR/live                        the live indexes (`live_set/format.py`)
     DIR/0000000000000001.segment    the live entries, in as many segments as they need
 
 A backup is written under a temporary name and renamed when all of it is durable. So a directory
@@ -21,17 +21,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.checksum import crc32c
-from lithify.errors import (
-    CONFLICT,
-    DamagedFile,
-    InvalidInput,
-    MissingFile,
-    UnsupportedVersion,
-)
+from lithify.errors import DamagedFile, InvalidInput, MissingFile, ReadFailed, UnsupportedVersion
+from lithify.exit_codes import CONFLICT
 from lithify.fs import read_file
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.fs.remove_tree import remove_tree
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer
 from lithify.raft.errors import NoSuchDirectory
@@ -224,7 +219,14 @@ def open_backup(fs: FileSystem, directory: str) -> Backup:
 
 
 def verify_backup(fs: FileSystem, directory: str) -> Backup:
-    """Read every byte; raises `Corrupt` if one differs from what was written."""
+    """Read every byte; raises `Corrupt` if one differs from what was written, or `ReadFailed`."""
+    try:
+        return _verify(fs, directory)
+    except OSError as error:
+        raise ReadFailed(error.filename or directory, 0, error) from error
+
+
+def _verify(fs: FileSystem, directory: str) -> Backup:
     backup = open_backup(fs, directory)
     for name, (size, crc) in backup.files.items():
         path = f"{directory}/{name}"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.machine import Machine
     from lithify.raft.storage.snapshots.install import Install
     from lithify.raft.storage.storage import GroupStorage

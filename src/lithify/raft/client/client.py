@@ -286,9 +286,9 @@ class RaftClient:
 
     def _learn_from(self, connection: NodeConnection, group: str) -> None:
         """Ask a node for the members of a group, once per connection."""
-        if not self._learns or not group or connection.was_asked_members:
+        if not self._learns or not group or connection.has_requested_members:
             return
-        connection.was_asked_members = True
+        connection.has_requested_members = True
         task = asyncio.create_task(self._learn(connection, group))
         self._learning.add(task)
         task.add_done_callback(self._learning.discard)
@@ -357,7 +357,7 @@ class RaftClient:
         request.begun |= (
             answer.outcome == OperationOutcome.NOT_NOW and request.operation in _BY_STEPS
         )
-        if answer.outcome == OperationOutcome.ELSEWHERE:
+        if answer.outcome == OperationOutcome.OTHER_NODE:
             self._at = parse_address(text.split(" ", 2)[1])
             request.hops += 1
             if request.hops > HOPS_MAX:
@@ -415,7 +415,7 @@ class NodeConnection:
         self._number = 0
         self._watch = 0
         self._retired = False
-        self.was_asked_members = False
+        self.has_requested_members = False
         self.inbox = Inbox(lambda wanted: self.channel.read_on(wanted=wanted))
         """Messages of the machine, if there is a watch."""
 

@@ -2,7 +2,7 @@
 
 The group's thread creates jobs and applies their results; the log worker's thread runs them:
 
-    compaction.ask()                  # a snapshot was taken: phase 1
+    compaction.request_drop()         # a snapshot was taken: phase 1
     compaction.observe()              # the threshold that calls for phase 3, for the queue
     compaction.request(run)           # phase 3; the callback receives the outcome
     job = compaction.next_job()       # None if no job is due, or one is running
@@ -33,7 +33,7 @@ client's request, for a trigger (`triggers.py`), and for the interval of the set
 4. The worker never waits for the disk: the queue takes the disk before it requests the run.
    Without a queue a run is refused while the disk is in use.
 5. A run that copies slows down when batches of the write-ahead log take longer than they did
-   before the run (`compaction/limits/pace.py`).
+   before the run (`compaction/limits/pace_by_latency.py`).
 6. Links that merges leave behind are deleted when they are `link_keep_ms` old. Until then a reader
    with an old name finds the merged file.
 
@@ -47,7 +47,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import HeldRate, Pacing
+from lithify.compaction.limits.pace_by_latency import HeldRate, Pacing
 from lithify.compaction.planning.horizon import Holds
 from lithify.compaction.policies.built_in import plan_whole_dead
 from lithify.compaction.policies.packing import Limits
@@ -55,17 +55,18 @@ from lithify.compaction.run.compactor import Compactor, DryRun, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import NoJournal
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.schedule import Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import (
     Corrupt,
     LithifyError,
     LogClosed,
     ReadFailed,
     RunCancelled,
+    RunFailed,
     RunRefused,
 )
+from lithify.events import SideFileSetAside
 from lithify.logger import get_logger
-from lithify.raft.compaction.merge_targets import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.compaction.segments_port import (
     LiveIndexRule,
     NamedLog,
@@ -75,6 +76,7 @@ from lithify.raft.compaction.segments_port import (
 )
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.compaction.triggers import MergeTriggers
+from lithify.raft.compaction.write_merged_segments import SOURCES_MAX, MergeJobs, MergeTargets
 from lithify.raft.storage import merge_links
 from lithify.raft.storage.file_names import group_of
 
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from lithify.compaction.planning.plan import SegmentStats
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionStatus
+    from lithify.events import Event
     from lithify.fs import FileSystem
     from lithify.log.manifest import SegmentRef
     from lithify.raft.storage.group_log import GroupLog
@@ -199,12 +202,13 @@ class GroupCompaction:
             jobs=MergeJobs(),
             targets=MergeTargets(self._fs, named, group, self._clock),
             journal=NoJournal(),
+            events=_log_side_file,
             pacing=self._pacing,
         )
 
     # --- the group's thread -----------------------------------------------------------------
 
-    def ask(self) -> None:
+    def request_drop(self) -> None:
         """Request phase 1. It runs when no other job does."""
         self._drop_wanted = True
 
@@ -218,7 +222,7 @@ class GroupCompaction:
             wanted.ended(self._closed)
             return
         self._requests.append(wanted)
-        self.ask()
+        self.request_drop()
 
     def plan(self, ended: Callable[[DryRun | LithifyError], None]) -> None:
         """Request a dry run. It waits for the job in progress."""
@@ -231,13 +235,15 @@ class GroupCompaction:
         """Stop: the run in progress and all requests, also later ones, end with the error."""
         self._closed = error
         current = [] if self._current is None else [self._current]
+        for wanted in current:
+            # It may not have begun: then the runs do not know it yet.
+            self.runs.interrupt(wanted.control)
         requests, plans = [*current, *self._requests], [*self._planning, *self._plans]
         self._current, self._requests, self._planning, self._plans = None, [], [], []
         for wanted in requests:
             wanted.ended(error)
         for ended in plans:
             ended(error)
-        self.runs.interrupt()
 
     @property
     def is_running(self) -> bool:
@@ -333,9 +339,11 @@ class GroupCompaction:
         if isinstance(failure, Corrupt | ReadFailed):
             self._note_damage(failure)
         self._deliver_outcome(outcome, failure)
+        if outcome is failure:
+            self._refuse_waiting(outcome)
         self._triggers.record_job(self._stats(), merged=merged)
         if state.snapshot_index != snapshot_index:
-            self.ask()
+            self.request_drop()
 
     def _deliver_plan(self, outcome: CompactionOutcome | BaseException) -> None:
         planning, self._planning = self._planning, []
@@ -343,14 +351,17 @@ class GroupCompaction:
             if isinstance(outcome, CompactionOutcome) and outcome.plan is not None:
                 ended(outcome.plan)
             else:
-                ended(_typed(outcome))
+                ended(self._typed(outcome))
 
     def _note_failure(self) -> None:
-        """Retry at the next request, not at once: a full disk stays full for a while."""
+        """Retry at the next request, not at once: a full disk stays full for a while.
+
+        A run that was requested meanwhile is not affected.
+        """
         if self._current is None:
             name = group_of(self._log.group)
             log.warning("compaction failed", group=name, reason=str(self.failure))
-        self._drop_wanted = False
+        self._drop_wanted = bool(self._requests)
         if self._current is not None and self._current.trigger is Trigger.THRESHOLD:
             self._reached = self._reached or "the run of the last threshold has failed"
         self._purge_ms = self._clock.now_ms() + self._settings.link_keep_ms
@@ -371,7 +382,20 @@ class GroupCompaction:
         if isinstance(outcome, CompactionOutcome) and outcome.report is not None:
             wanted.ended(outcome.report)
         else:
-            wanted.ended(_typed(failure))
+            wanted.ended(self._typed(failure))
+
+    def _refuse_waiting(self, failure: object) -> None:
+        """End what waits with an error: the job that has to precede it has failed."""
+        requests, self._requests, self._drop_wanted = self._requests, [], False
+        plans, self._plans = self._plans, []
+        for ended in (*(wanted.ended for wanted in requests), *plans):
+            ended(self._typed(failure))
+
+    def _typed(self, error: object) -> LithifyError:
+        """The error for a callback. One that is not of the file system is a bug."""
+        if isinstance(error, OSError):
+            return RunFailed(self._directory, error)
+        return error if isinstance(error, LithifyError) else LogClosed(f"the run ended: {error!r}")
 
     def overview(self) -> dict[str, int | str]:
         """Counts and the last failure, for the group's overview."""
@@ -422,10 +446,12 @@ class GroupCompaction:
         return self.runs.status()
 
 
+def _log_side_file(event: Event) -> None:
+    """Log that a history was set aside. The report of a run has the other events."""
+    if isinstance(event, SideFileSetAside):
+        path = f"{event.log}/{event.path}"
+        log.warning("side file set aside", file=path, kept_as=event.kept_as, reason=event.reason)
+
+
 def _is_disk(failure: object) -> bool:
     return isinstance(failure, RunRefused) and failure.limit == "disk"
-
-
-def _typed(error: object) -> LithifyError:
-    """The error for a callback. An error of another type is a bug."""
-    return error if isinstance(error, LithifyError) else LogClosed(f"the run ended: {error!r}")

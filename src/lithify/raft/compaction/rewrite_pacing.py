@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.settings import check_range
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.clock import SystemClock
 from lithify.compaction.reports.status import report_row
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import InvalidInput, LithifyError, LogClosed, RunFailed, RunRefused
 from lithify.raft.compaction.group_compaction import RunWanted
 from lithify.raft.group.proposals_and_reads import CommandResult
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lithify.compaction.run.compactor import DryRun
     from lithify.compaction.run.control import RunControl
     from lithify.compaction.run.log_runs import LogRuns
-    from lithify.compaction.scheduling.schedule import Observation
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.fs import FileSystem
     from lithify.raft.group.group import Group

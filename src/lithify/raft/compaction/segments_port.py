@@ -31,13 +31,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lithify.compaction.live_set.rule import GivenLiveSet, measure_exactly
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet, measure_exactly
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.errors import PlanStale
 from lithify.events import OrphanRemoved, Reclaimed
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.manifest import Manifest, Retired, SegmentRef
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.scan import scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES, read_footer
 from lithify.raft.errors import EntriesLost
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion, SegmentJudgement
     from lithify.compaction.policies.packing import Limits
     from lithify.fs import FileSystem
     from lithify.raft.storage.group_segments import IndexSpan

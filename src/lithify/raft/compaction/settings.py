@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.settings import check_range
 
 __all__ = ["GroupCompactionSettings"]

@@ -1,7 +1,6 @@
-"""Raft consensus without I/O. Start reading in `core.py`; the manual is `docs/raft.md`."""
+"""Raft consensus without I/O. Start reading in `raft_core.py`; the manual is `docs/raft.md`."""
 
 from lithify.raft.core.configuration import ConfChange, Config, MemberChange, Mode, Op
-from lithify.raft.core.core import RaftCore, Status
 from lithify.raft.core.errors import (
     Compacted,
     Diverged,
@@ -34,6 +33,7 @@ from lithify.raft.core.messages import (
     VoteReply,
     VoteRequest,
 )
+from lithify.raft.core.raft_core import RaftCore, Status
 from lithify.raft.core.ready import ReadState, Ready, Role, SendSnapshot, StorageAppend
 from lithify.raft.core.settings import CoreSettings
 from lithify.raft.core.storage import LogView, MemoryStorage

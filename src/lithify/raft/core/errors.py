@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT
 
 __all__ = [
     "Compacted",

@@ -28,7 +28,7 @@ from lithify.raft.core.ready import ReadState, Role
 from lithify.raft.core.values import NOBODY
 
 if TYPE_CHECKING:
-    from lithify.raft.core.engine import Engine
+    from lithify.raft.core.member_state import Engine
     from lithify.raft.core.messages import RaftMessage, SnapshotStatus, Unreachable
 
 __all__ = ["Candidate", "Follower", "RoleState"]

@@ -55,7 +55,7 @@ from lithify.raft.entry import make_entries
 from lithify.raft.errors import EntryUnreadable
 
 if TYPE_CHECKING:
-    from lithify.raft.core.engine import Engine
+    from lithify.raft.core.member_state import Engine
     from lithify.raft.core.messages import RaftMessage, SnapshotStatus, Unreachable
 
 __all__ = ["Leader"]

@@ -19,7 +19,7 @@ from lithify.raft.core.events import VoteAnswered
 from lithify.raft.core.messages import VoteReply
 
 if TYPE_CHECKING:
-    from lithify.raft.core.engine import Engine
+    from lithify.raft.core.member_state import Engine
     from lithify.raft.core.messages import VoteRequest
 
 __all__ = ["answer_vote"]

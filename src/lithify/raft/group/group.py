@@ -48,7 +48,7 @@ from lithify.raft.core import (
     StorageAppended,
     Unreachable,
 )
-from lithify.raft.core.values import EntryKind, SnapshotMeta, entry_bytes
+from lithify.raft.core.values import EntryKind, HardState, SnapshotMeta, entry_bytes
 from lithify.raft.errors import EntryUnreadable
 from lithify.raft.group.apply_committed import apply_entries, apply_many_of
 from lithify.raft.group.durable_votes_and_entries import DurableWrites
@@ -60,10 +60,10 @@ from lithify.raft.group.possible_loss import PossibleLoss
 from lithify.raft.group.proposals_and_reads import Proposals, Reads, single
 from lithify.raft.group.removed_members import (
     LONELY_TICKS,
-    MemberGone,
+    MemberRemoved,
     believes,
-    gone_word,
     is_foreign,
+    removal_notice,
 )
 from lithify.raft.pending_work import Job, Outgoing
 from lithify.raft.repair.messages import EntriesFound, EntriesWanted
@@ -78,7 +78,7 @@ from lithify.raft.storage.snapshots.snapshot_file import Head
 from lithify.raft.storage.wal.wal import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from lithify.errors import LithifyError
     from lithify.raft.core import ConfChange, Config, RaftMessage, Ready, Status
@@ -153,7 +153,7 @@ class Group(Generic[S]):
             storage.latencies,
         )
         self._compacting: Job | None = None
-        self._repair = Repair(node, storage, own, self._snapshots.ask)
+        self._repair = Repair(node, storage, own, self._snapshots.request)
         self._moving = LiveEntryRewrites(machine, own.log, self._proposals, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
@@ -181,7 +181,7 @@ class Group(Generic[S]):
         self._effects.tick()
         if self._role is Role.LEADER:
             for command in self._effects.due():
-                self._proposals.add([command], _nobody)
+                self._proposals.add([command], _ignore_result)
 
     def receive(self, message: RaftMessage) -> None:
         """Process a message of another member."""
@@ -217,6 +217,12 @@ class Group(Generic[S]):
         if self.stopped is None:
             self._core.step(Unreachable(peer))
 
+    def save_commit(self) -> None:
+        """Queue the commit index for the disk: a start without the others knows it then."""
+        status = self._core.status()
+        if self.stopped is None and status.config.members != {self.node}:
+            self._storage.wal.save(self.name, HardState(status.term, status.vote, status.commit))
+
     def propose(self, command: bytes, done: Done) -> None:
         """Propose a command, on the leader; `done` gets the machine's reply or an error."""
         self._proposals.add([command], single(done))
@@ -244,7 +250,7 @@ class Group(Generic[S]):
         """On the leader: make the machine stop sending to clients that are not present."""
         for name in self._machine.audience(self._at.state) if self.leading_term else ():
             if name not in present:
-                self._proposals.add([self._machine.farewell(name)], _nobody)
+                self._proposals.add([self._machine.farewell(name)], _ignore_result)
 
     def propose_end(self, done: Done) -> None:
         """Propose the end of the group."""
@@ -271,7 +277,7 @@ class Group(Generic[S]):
 
     def take_snapshot(self) -> None:
         """Take a snapshot, regardless of the last one."""
-        self._snapshots.ask()
+        self._snapshots.request()
 
     def save(self) -> Saved:
         """The state and the entries it needs, at this moment; the worker reads them later."""
@@ -305,14 +311,14 @@ class Group(Generic[S]):
         The segment that was the newest may be compacted now.
         """
         if flushed.refs:
-            self.compaction.ask()
+            self.compaction.request_drop()
 
     def job_done(self, job: Job, result: object) -> None:
         """Take the result or error of a job."""
         if self._snapshots.is_job(job):
             if self._snapshots.done(result):
                 self._sending.give_up()
-                self.compaction.ask()
+                self.compaction.request_drop()
                 if self._moving.is_due:
                     self.rewrite()
         elif self._receiving.is_job(job):
@@ -414,24 +420,21 @@ class Group(Generic[S]):
         self._snapshots.applied(len(entries), entry_bytes(entries))
         self._core.step(Applied(self._at.index))
         if members != self._at.config.members:
-            self._tell_gone(members)
+            self._notify_removed(members)
 
-    def _tell_gone(self, members: frozenset[str]) -> None:
+    def _notify_removed(self, members: frozenset[str]) -> None:
         """Notify those of these members that were removed."""
         for who in sorted(members - {self.node}):
-            word = self.gone_word(who)
+            word = self.removal_notice(who)
             if word is not None:
                 self._out.messages.append(word)
 
     def _answer_reads(self) -> None:
-        due = self._reads.take_due(self._at.index)
-        if due:
-            self._query(due)
+        self._query(self._reads.take_due(self._at.index))
+        self._out.again = self._reads.is_due(self._at.index)
 
-    def _query(self, due: Sequence[Request]) -> None:
-        job = self._queries.ask(due, self._at.index, self._at.state)
-        if job is not None:
-            self._out.reads.append(job)
+    def _query(self, due: Iterable[Request]) -> None:
+        self._out.reads += self._queries.ask(due, self._at.index, self._at.state)
 
     # --- snapshots --------------------------------------------------------------------------
 
@@ -460,7 +463,7 @@ class Group(Generic[S]):
         self._appends.resume_after_install()
         self._receiving.finish()
         self._snapshots.tidy()
-        self.compaction.ask()
+        self.compaction.request_drop()
 
     def _begin_jobs(self) -> None:
         ready = self._appends.installing is not None
@@ -506,11 +509,11 @@ class Group(Generic[S]):
         """Should it ask other nodes whether it is still a member?"""
         return self._lonely_ticks > 0 and self._lonely_ticks % LONELY_TICKS == 0
 
-    def gone_word(self, who: str) -> MemberGone | None:
+    def removal_notice(self, who: str) -> MemberRemoved | None:
         """What this member can tell a removed one."""
-        return gone_word(self._core.status(), self._at.term, who)
+        return removal_notice(self._core.status(), self._at.term, who)
 
-    def believes(self, word: MemberGone) -> bool:
+    def believes(self, word: MemberRemoved) -> bool:
         """Does the message prove that this member was removed?"""
         return believes(self._core.status(), word)
 
@@ -584,7 +587,7 @@ class Group(Generic[S]):
         return self._core.open_configs
 
 
-def _nobody(*_: object) -> None:
+def _ignore_result(*_: object) -> None:
     """The callback of commands without a client: of timers, and of farewells."""
 
 

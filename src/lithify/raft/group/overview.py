@@ -19,7 +19,7 @@ from lithify.raft.storage.file_names import LIVE, PLACE, SNAPSHOT, parse_wal
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
-    from lithify.raft.core.core import Status
+    from lithify.raft.core.raft_core import Status
     from lithify.raft.storage.group_log import GroupLog
     from lithify.raft.storage.storage import GroupStorage
 

@@ -37,10 +37,10 @@ from lithify.raft.core.errors import Dropped, DropReason, ProposalDropped, ReadD
 from lithify.raft.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lithify.raft.core.configuration import ConfChange
-    from lithify.raft.core.core import RaftCore
+    from lithify.raft.core.raft_core import RaftCore
     from lithify.raft.core.ready import ReadState
 
     Done = Callable[["Result"], None]
@@ -285,7 +285,7 @@ class Reads:
         self._tick = 0
         self._new: list[Read] = []
         self._asked: dict[int, _Question] = {}
-        self._due: list[tuple[int, list[Read]]] = []
+        self._due: list[tuple[int, deque[Read]]] = []
         """(index that must be applied, reads)"""
 
     def add(self, query: bytes, done: Done) -> None:
@@ -307,7 +307,7 @@ class Reads:
         late += (read for _, reads in self._due for read in reads if read[0] <= oldest)
         if late:
             self._new = [read for read in self._new if read[0] > oldest]
-            kept = ((i, [read for read in due if read[0] > oldest]) for i, due in self._due)
+            kept = ((i, deque(read for read in due if read[0] > oldest)) for i, due in self._due)
             self._due = [each for each in kept if each[1]]
             reason = DropReason.NOT_LEADER if leader else DropReason.BEHIND
             _tell(late, ReadDropped(reason, leader))
@@ -330,15 +330,18 @@ class Reads:
         for state in states:
             question = self._asked.pop(state.context, None)
             if question is not None:
-                self._due.append((state.index, question.reads))
+                self._due.append((state.index, deque(question.reads)))
 
-    def take_due(self, applied: int) -> list[Request]:
-        """The reads that can be answered now."""
-        if not self._due:
-            return []
-        due = [read for index, reads in self._due if index <= applied for _, read in reads]
-        self._due = [each for each in self._due if each[0] > applied]
-        return due
+    def take_due(self, applied: int) -> Iterator[Request]:
+        """The reads that can be answered now; the caller may leave some of them for later."""
+        for index, reads in self._due:
+            while reads and index <= applied:
+                yield reads.popleft()[1]
+
+    def is_due(self, applied: int) -> bool:
+        """Can more reads be answered now?"""
+        self._due = [each for each in self._due if each[1]]
+        return any(index <= applied for index, _ in self._due)
 
     def close(self, error: LithifyError) -> None:
         """Answer all reads with an error."""

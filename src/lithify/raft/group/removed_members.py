@@ -55,19 +55,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lithify.raft.core.configuration import Config
-    from lithify.raft.core.core import Status
+    from lithify.raft.core.raft_core import Status
 
 __all__ = [
     "LONELY_TICKS",
     "NEVER_LEFT",
     "TELL_TICKS",
     "EndKnown",
-    "MemberGone",
     "MemberQuery",
+    "MemberRemoved",
     "RemovedMembership",
     "believes",
-    "gone_word",
     "is_foreign",
+    "removal_notice",
 ]
 
 LONELY_TICKS = 50
@@ -107,7 +107,7 @@ class MemberQuery(RaftMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberGone(RaftMessage):
+class MemberRemoved(RaftMessage):
     """The receiver is not a member, or the group has ended."""
 
     index: int
@@ -126,16 +126,16 @@ class EndKnown(RaftMessage):
         return self._line("the end is known")
 
 
-def gone_word(status: Status, applied_term: int, who: str) -> MemberGone | None:
+def removal_notice(status: Status, applied_term: int, who: str) -> MemberRemoved | None:
     """A leader's message to a node that is not a member; None if it is one, or if unknown."""
     if status.role is not Role.LEADER or applied_term != status.term:
         return None
     if who in status.config.members or status.config_index > status.applied:
         return None
-    return MemberGone(status.node, who, status.term, status.applied, ended=False)
+    return MemberRemoved(status.node, who, status.term, status.applied, ended=False)
 
 
-def believes(status: Status, word: MemberGone) -> bool:
+def believes(status: Status, word: MemberRemoved) -> bool:
     """Does a member with this status accept the notification?"""
     if word.ended:
         return True
@@ -149,7 +149,7 @@ def is_foreign(message: RaftMessage, configs: Sequence[Config], leader: str, ter
     `configs` are those that may be in force, `leader` is the known leader of `term`.
     """
     speaks_as_leader = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
-    if not speaks_as_leader and not isinstance(message, MemberGone):
+    if not speaks_as_leader and not isinstance(message, MemberRemoved):
         return False
     if all(config.electorate == {message.to} for config in configs):
         return True

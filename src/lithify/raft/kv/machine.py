@@ -37,7 +37,7 @@ from lithify.raft.machine import CommandBatch, QueryRead, ReadEntries, Send
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.machine import Effect, Meta
 
     _Done = tuple[bytes, Sequence[Effect]]

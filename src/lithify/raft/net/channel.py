@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
 
-    Heard = Callable[["Channel", list[tuple[str, Any]]], None]
+    OnMessages = Callable[["Channel", list[tuple[str, Any]]], None]
     Lost = Callable[["Channel"], None]
 
 __all__ = ["FRAME_BYTES_MAX", "Channel"]
@@ -52,7 +52,7 @@ log = get_logger("lithify.raft")
 class Channel(asyncio.BufferedProtocol):
     """See the module."""
 
-    def __init__(self, heard: Heard, lost: Lost) -> None:
+    def __init__(self, heard: OnMessages, lost: Lost) -> None:
         self._heard = heard
         self._lost = lost
         self._transport: asyncio.Transport | None = None

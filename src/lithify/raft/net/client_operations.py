@@ -24,13 +24,13 @@
                key and members of the group in the body, if the node has it
 
 A watch gets the answer of its command. Data that the machine sends to the name follows as `Event`
-messages. A second answer ends the watch: not now, or elsewhere. A connection has one watch, which
+messages. A second answer ends the watch: not now, or other node. A connection has one watch, which
 ends with it.
 
 | outcome | meaning | what a client does |
 |---|---|---|
 | done | | |
-| elsewhere | another node leads, or can read what this one cannot: the body is `name address`, and
+| other node | another node leads, or can read what this one cannot: the body is `name address`, and
   perhaps why | asks there |
 | not now | nothing happened: overloaded, no leader, being handed over | asks again, later |
 | unknown | it may have happened or not: leadership was lost meanwhile | reports it |
@@ -45,15 +45,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lithify.errors import (
-    CONFLICT,
-    FAILED,
-    NOT_FOUND,
-    OUTCOME_UNKNOWN,
-    UNREACHABLE,
-    InvalidInput,
-    LithifyError,
-)
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
 
 __all__ = [
     "Address",
@@ -94,7 +87,7 @@ class OperationOutcome(IntEnum):
     """See the module."""
 
     DONE = 0
-    ELSEWHERE = 1
+    OTHER_NODE = 1
     NOT_NOW = 2
     UNKNOWN = 3
     REFUSED = 4

@@ -43,7 +43,7 @@ class PeerLink:
         self._reason = ""
         self._task = asyncio.create_task(self._run())
 
-    def show_again(self) -> None:
+    def resend_credentials(self) -> None:
         """Send this node's credentials again, because they have changed."""
         version = 0 if self._welcome is None else self._welcome.version
         if self.channel is not None and version >= SHOWS_STARTS:
@@ -130,7 +130,7 @@ class PeerLink:
         else:
             shown = credentials_in(messages)
             if shown.refusal:
-                transport.hear_starts(self._name, shown)
+                transport.merge_starts(self._name, shown)
                 transport.disowned_by(self._name, shown.refusal)
                 # Not raised, as above.
                 channel.abort(shown.refusal)

@@ -53,7 +53,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from lithify.errors import CONFLICT, ProtocolError
+from lithify.errors import ProtocolError
+from lithify.exit_codes import CONFLICT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

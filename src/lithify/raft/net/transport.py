@@ -265,7 +265,7 @@ class Transport:
             raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
         known = self._identity.book
         news = {n: at for n, at in book.items() if n == owner or n not in known}
-        if self._identity.hear_book(news):
+        if self._identity.merge_addresses(news):
             self._saving.changed()
             self._connect_all()
 
@@ -286,10 +286,10 @@ class Transport:
         cluster_id = recognition.cluster_id
         return Credentials(SHOWS_STARTS, recognition.own, refusal, known, cluster_id, starts, met)
 
-    def show_again(self) -> None:
+    def resend_credentials(self) -> None:
         """Send this node's changed credentials to all connected nodes."""
         for link in self._links.values():
-            link.show_again()
+            link.resend_credentials()
 
     def refusal_of(self, name: str, shown: Credentials) -> str:
         """Why a node is not accepted; empty if it is. Each reason is logged once."""
@@ -327,12 +327,12 @@ class Transport:
         if starts.marks:
             met = KnownStart(shown.identity, starts.number, starts.marks[-1])
             news |= recognition.record_start(name, met) | recognition.showed_start(name, met)
-        news |= self.hear_starts(name, shown)
+        news |= self.merge_starts(name, shown)
         self.cluster_ids[name] = shown.cluster_id
         if recognition.merge_known(known) or news:
             self._recorded_by[name] = self._saving.changed()
 
-    def hear_starts(self, name: str, shown: Credentials) -> bool:
+    def merge_starts(self, name: str, shown: Credentials) -> bool:
         """Record the starts that a node knows; returns whether some are new."""
         recognition, news = self._identity.recognition, False
         for other, met in met_in(shown).items():
@@ -368,7 +368,10 @@ class Transport:
         """Members have changed: close connections to nodes that are not accepted now."""
         links = (link.channel for link in self._links.values())
         for channel in [*self._from.values(), *(link for link in links if link is not None)]:
-            shown = Introduction(0, channel.identity or "", "", "{}")
+            if channel.identity is None:
+                # Its node is checked when the record of it is durable.
+                continue
+            shown = Introduction(0, channel.identity, "", "{}")
             refusal = self.refusal_of(channel.node, credentials_of(shown))
             if refusal:
                 channel.close(refusal)
@@ -454,7 +457,7 @@ class Transport:
     def _introduced(self, channel: Channel, shown: Credentials) -> bool:
         """A connecting node shows its identity; returns whether it is accepted."""
         if shown.refusal:
-            self.hear_starts(channel.node, shown)
+            self.merge_starts(channel.node, shown)
             self.disowned_by(channel.node, shown.refusal)
             channel.close(shown.refusal)
             return False

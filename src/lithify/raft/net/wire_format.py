@@ -55,7 +55,7 @@ from lithify.raft.core.messages import (
     VoteRequest,
 )
 from lithify.raft.entry import make_entry
-from lithify.raft.group.removed_members import EndKnown, MemberGone, MemberQuery
+from lithify.raft.group.removed_members import EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.net.control_frames import (
     Challenge,
     ClientEvent,
@@ -130,7 +130,7 @@ KINDS: tuple[type, ...] = (
     SnapshotAck,
     ClientEvent,
     MemberQuery,
-    MemberGone,
+    MemberRemoved,
     EndKnown,
     Introduction,
     EntriesWanted,
@@ -367,14 +367,14 @@ def _messages(body: bytes, names: tuple[str, str]) -> list[tuple[str, Any]]:
         group = str(body[fields_at - length : fields_at], "utf-8")
         message: Any
         if kind == _KIND_ASK:
-            message, at = _take_asks(body, at, fields_at)
+            message, at = _decode_requests(body, at, fields_at)
         else:
             message, at = _CODECS[kind].decode(body, fields_at, names)
         messages.append((group, message))
     return messages
 
 
-def _take_asks(body: bytes, at: int, fields_at: int) -> tuple[ClientRequests, int]:
+def _decode_requests(body: bytes, at: int, fields_at: int) -> tuple[ClientRequests, int]:
     """The run of requests that starts here; it ends before another kind, group or operation."""
     prefix = body[at:fields_at]
     prefix_bytes, header_bytes, limit = len(prefix), len(prefix) + _ASK.size, len(body)

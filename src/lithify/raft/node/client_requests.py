@@ -5,7 +5,7 @@ answered. Neither is a client that does not read its answers. So memory is bound
 clients.
 
 Errors become outcomes (`raft/net/client_operations.py`): a request that was not accepted is
-`elsewhere`, with the leader's address, or `not now`; one with an unknown outcome is `unknown`; all
+`other node`, with the leader's address, or `not now`; one with an unknown outcome is `unknown`; all
 others are refused.
 """
 
@@ -35,7 +35,7 @@ from lithify.raft.errors import (
     CreationUnknown,
     EntryUnreadable,
     GroupAbsent,
-    LearnersStay,
+    LearnersNotPromoted,
     MemberNotReached,
     OutcomeUnknown,
 )
@@ -70,6 +70,8 @@ T = TypeVar("T")
 ASKED_MAX = 4096
 ASKED_BYTES_MAX = 32 * 2**20
 COMMAND_BYTES_MAX = 16 * 2**20
+JSON_BYTES_MAX = 64 * 2**10
+"""A request about the group itself: thousands of members. Parsing it takes some milliseconds."""
 REPLIES_BYTES_MAX = 2**20
 """Replies to a run up to this size are sent as one message."""
 
@@ -83,7 +85,7 @@ class _Asked:
     waits: bool = False
 
     @property
-    def is_much(self) -> bool:
+    def is_over_limit(self) -> bool:
         return self.requests >= ASKED_MAX or self.size_bytes >= ASKED_BYTES_MAX
 
 
@@ -105,14 +107,14 @@ class ClientRequestHandler:
         self._clients.pop(channel, None)
         self.watching.remove_client(channel)
 
-    def ask(self, channel: Channel, name: str, asks: ClientRequests) -> None:
+    def ask(self, channel: Channel, name: str, batch: ClientRequests) -> None:
         """Start the requests of a client, and answer each when it is done."""
         client = self._clients.setdefault(channel, _Asked())
-        client.requests += len(asks.bodies)
-        client.size_bytes += sum(map(len, asks.bodies))
+        client.requests += len(batch.bodies)
+        client.size_bytes += sum(map(len, batch.bodies))
 
         def done(stretch: slice, result: requests.CommandResults | LithifyError) -> None:
-            numbers, bodies = asks.numbers[stretch], asks.bodies[stretch]
+            numbers, bodies = batch.numbers[stretch], batch.bodies[stretch]
             if isinstance(result, requests.CommandResults):
                 _send_replies(channel, name, numbers, result)
             else:
@@ -120,34 +122,35 @@ class ClientRequestHandler:
                     self._refuse(channel, name, number, result)
             client.requests -= len(bodies)
             client.size_bytes -= sum(map(len, bodies))
-            if client.waits and not client.is_much:
+            if client.waits and not client.is_over_limit:
                 client.waits = False
                 channel.read_on(wanted=True)
 
         group = self._node.groups.get(name)
-        is_usable = group not in self._creating and _fits(asks)
-        if asks.operation == ClientOperation.PROPOSE and group is not None and is_usable:
-            group.propose_many(asks.bodies, done)
+        is_usable = group not in self._creating and _fits(batch)
+        if batch.operation == ClientOperation.PROPOSE and group is not None and is_usable:
+            group.propose_many(batch.bodies, done)
             self._node.mark(group)
         else:
-            for place, body in enumerate(asks.bodies):
+            for place, body in enumerate(batch.bodies):
                 ended = _one(done, place)
                 try:
-                    if asks.operation == ClientOperation.WATCH:
-                        self._watch(channel, name, asks.numbers[place], body, ended)
+                    if batch.operation == ClientOperation.WATCH:
+                        self._watch(channel, name, batch.numbers[place], body, ended)
                     else:
-                        self.begin(name, asks.operation, body, ended)
+                        self.begin(name, batch.operation, body, ended)
                 except LithifyError as error:
                     ended(error)
-        if client.is_much and not client.waits:
+        if client.is_over_limit and not client.waits:
             client.waits = True
             channel.read_on(wanted=False)
 
     def begin(self, name: str, operation: int, body: bytes, done: requests.Done) -> None:
         """Start a request for a group; `done` gets its result, unless an error is raised."""
-        if len(body) > COMMAND_BYTES_MAX:
-            what = f"a request of {len(body)} bytes"
-            raise InvalidInput(f"{what} is larger than the limit {COMMAND_BYTES_MAX}")
+        is_command = operation in (ClientOperation.PROPOSE, ClientOperation.READ)
+        limit = COMMAND_BYTES_MAX if is_command else JSON_BYTES_MAX
+        if len(body) > limit:
+            raise InvalidInput(f"a request of {len(body)} bytes is larger than the limit {limit}")
         group = self._node.groups.get(name)
         if operation == ClientOperation.CREATE:
             self._create(name, _parse(body), done)
@@ -157,10 +160,7 @@ class ClientRequestHandler:
             done(_reply(self._who() | self._place(_parse(body))))
         elif group is None:
             raise self._missing(name)
-        elif group in self._creating and operation in (
-            ClientOperation.PROPOSE,
-            ClientOperation.READ,
-        ):
+        elif group in self._creating and is_command:
             raise Dropped(DropReason.CHANGE_IN_FLIGHT)
         else:
             if operation == ClientOperation.PROPOSE:
@@ -224,27 +224,27 @@ class ClientRequestHandler:
             elif result.reason is DropReason.NO_LEADER:
                 outcome = OperationOutcome.NO_LEADER
             elif result.reason is DropReason.NOT_LEADER and at is not None:
-                outcome, text = OperationOutcome.ELSEWHERE, f"{result.leader} {at}"
+                outcome, text = OperationOutcome.OTHER_NODE, f"{result.leader} {at}"
         elif isinstance(result, ClientTooSlow | MemberStopped):
             outcome = OperationOutcome.NOT_NOW
         elif isinstance(result, EntryUnreadable):
-            outcome, text = self._elsewhere(text)
+            outcome, text = self._other_node(text)
         elif isinstance(result, OutcomeUnknown | CreationUnknown):
             outcome = OperationOutcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = OperationOutcome.ABSENT
-        elif isinstance(result, LearnersStay):
+        elif isinstance(result, LearnersNotPromoted):
             outcome = OperationOutcome.BEGUN
         return outcome, text.encode()
 
-    def _elsewhere(self, why: str) -> tuple[OperationOutcome, str]:
+    def _other_node(self, why: str) -> tuple[OperationOutcome, str]:
         """Another node may be able to read what is damaged here."""
         others = self._node.transport.connected
         if not others:
             return OperationOutcome.NOT_NOW, why
         self._turn += 1
         name = others[self._turn % len(others)]
-        return OperationOutcome.ELSEWHERE, f"{name} {self._node.identity.book[name]} {why}"
+        return OperationOutcome.OTHER_NODE, f"{name} {self._node.identity.book[name]} {why}"
 
     # --- operations outside the machine ------------------------------------------------------
 
@@ -422,8 +422,8 @@ def _send_replies(
         )
 
 
-def _fits(asks: ClientRequests) -> bool:
-    return max(map(len, asks.bodies)) <= COMMAND_BYTES_MAX
+def _fits(batch: ClientRequests) -> bool:
+    return max(map(len, batch.bodies)) <= COMMAND_BYTES_MAX
 
 
 def _one(done: requests.RunDone, place: int) -> requests.Done:

@@ -60,13 +60,14 @@ class ClusterIdDiscovery:
         if not is_drawn(key_of(group.name)):
             found = group.note.decode(errors="replace") or found
             if not found and group.may_note and group.term != self._noted_term:
-                found = self._look_around(group)
+                found = self._find_or_propose_id(group)
         if IDENTITY.fullmatch(found):
-            log.info("cluster known", cluster_id=found)
+            if node.settings.listen is not None:
+                log.info("cluster known", cluster_id=found)
             node.identity.join_cluster(found)
-            node.transport.show_again()
+            node.transport.resend_credentials()
 
-    def _look_around(self, group: Group[Any]) -> str:
+    def _find_or_propose_id(self, group: Group[Any]) -> str:
         """The id that other members show; if there is none, write one into the log."""
         node = self._node
         own, ids = node.identity.node, node.transport.cluster_ids

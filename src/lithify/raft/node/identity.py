@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.fs import FileSystem
-    from lithify.raft.core.core import Status
+    from lithify.raft.core.raft_core import Status
 
 __all__ = ["NodeIdentity", "stored_owner"]
 
@@ -260,13 +260,13 @@ class NodeIdentity:
         self.save()
 
     def learn(self, book: dict[str, str]) -> bool:
-        """As `hear_book`, and durable."""
-        news = self.hear_book(book)
+        """As `merge_addresses`, and durable."""
+        news = self.merge_addresses(book)
         if news:
             self.save()
         return news
 
-    def hear_book(self, book: dict[str, str]) -> bool:
+    def merge_addresses(self, book: dict[str, str]) -> bool:
         """Take in addresses of nodes; returns whether some are new."""
         news = {name: at for name, at in book.items() if self.book.get(name) != at}
         news.pop(self.node, None)

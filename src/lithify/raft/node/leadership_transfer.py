@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from lithify.raft.core import ConfChange
-    from lithify.raft.core.core import Status
+    from lithify.raft.core.raft_core import Status
     from lithify.raft.group.group import Group
 
     Done = Callable[[dict[str, Any] | LithifyError], None]

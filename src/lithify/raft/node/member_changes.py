@@ -5,8 +5,8 @@
 
 1. Only the leader changes members. Addresses may be given for nodes that are added. Only `move`
    changes the address of a member.
-2. A node that is added is contacted first (`_look`): the node at its address must have its name and
-   cluster, an identity that no group here contradicts, and no other group of the same name
+2. A node that is added is contacted first (`_check_node`): the node at its address must have its
+   name and cluster, an identity that no group here contradicts, and no other group of the same name
    (`group_origin.py`). So a mistyped address, a node that does not run, another member and another
    cluster's node are refused before anything has changed. A member that is added again is contacted
    too: if its data directory was replaced it is refused, and must be removed first.
@@ -41,7 +41,12 @@ from lithify.raft.core import (
     ProposalDropped,
     QuorumAtRisk,
 )
-from lithify.raft.errors import LearnerSilent, LearnersStay, MemberElsewhere, MemberNotReached
+from lithify.raft.errors import (
+    LearnerSilent,
+    LearnersNotPromoted,
+    MemberAddressDiffers,
+    MemberNotReached,
+)
 from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import ClientOperation, parse_address
 from lithify.raft.net.control_frames import WIRE_VERSION, Hello
@@ -123,7 +128,7 @@ class MemberChanges:
 
     async def _move(self, book: dict[str, str]) -> dict[str, Any]:
         for name, at in book.items():
-            await self._look(name, at)
+            await self._check_node(name, at)
         self._node.transport.learn(book)
         return {"book": book}
 
@@ -139,7 +144,7 @@ class MemberChanges:
             if item.op is Op.REMOVE or item.node in members:
                 at = book.get(item.node)
                 if at is not None and at != known.get(item.node):
-                    raise MemberElsewhere(item.node, known.get(item.node, "nowhere"), at)
+                    raise MemberAddressDiffers(item.node, known.get(item.node, "nowhere"), at)
                 if item.op is not Op.REMOVE:
                     await self._check_member(item.node, known.get(item.node))
                 wanted.append(item)
@@ -147,7 +152,7 @@ class MemberChanges:
                 at = book.get(item.node) or known.get(item.node)
                 if at is None:
                     raise InvalidInput(f"the address of node {item.node} is not known here")
-                identity = await self._look(item.node, at, group)
+                identity = await self._check_node(item.node, at, group)
                 wanted.append(replace(item, identity=identity))
         new = [item.node for item in wanted if item.op is Op.VOTER and item.node not in members]
         change = replace(change, changes=tuple(wanted))
@@ -157,7 +162,7 @@ class MemberChanges:
             silent = [name for name in new if behind.has.get(name, 0) is None]
             if silent and await self._remove(group, silent):
                 raise LearnerSilent(silent, CHANGE_S) from behind
-            raise LearnersStay(sorted(behind.has), behind.progress) from behind
+            raise LearnersNotPromoted(sorted(behind.has), behind.progress) from behind
         return {"index": index}
 
     async def _propose_until(
@@ -212,9 +217,9 @@ class MemberChanges:
         """Raise `IdentityRefused` if a member has another data directory; it may be down."""
         if at is not None and name != self._node.identity.node:
             with suppress(MemberNotReached):
-                await self._look(name, at)
+                await self._check_node(name, at)
 
-    async def _look(self, name: str, at: str, group: Group[Any] | None = None) -> str:
+    async def _check_node(self, name: str, at: str, group: Group[Any] | None = None) -> str:
         """The identity of the node at an address, if it is the expected node.
 
         With a group, raises `ForeignGroup` if the node has another one of that name.

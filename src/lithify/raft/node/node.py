@@ -30,7 +30,9 @@ stopped until it is removed from its group; the other groups continue.
 Other nodes must accept a new directory before it votes (`raft/net/peer_recognition.py`).
 
 A node without an address is a cluster of one: it opens no port, and its groups have no other
-members. The only voter of a group leads it at once.
+members. The only voter of a group leads it at once. If the groups do have other members, it only
+reads what it knows to be committed: it connects to nothing, does not vote, and refuses all other
+requests of its process (`MemberReadsOnly`).
 
 Everything except the threads of `raft/storage/disk_threads.py` runs in one event loop.
 """
@@ -54,10 +56,10 @@ from lithify.raft.compaction.run_requests import RunRequests
 from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
 from lithify.raft.core.values import HardState
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
+from lithify.raft.group.event_logging import GroupLogLines
 from lithify.raft.group.group import Group
-from lithify.raft.group.log_lines import GroupLogLines
 from lithify.raft.group.overview import wal_overview
-from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberGone, MemberQuery
+from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.net.client_operations import ClientOperation
 from lithify.raft.net.transport import Handlers, Transport
 from lithify.raft.node.client_requests import ClientRequestHandler
@@ -86,7 +88,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lithify.fs import FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core import CoreSettings, RaftMessage
     from lithify.raft.group.proposals_and_reads import CommandResult
     from lithify.raft.machine import Machine
@@ -128,8 +130,10 @@ class RaftNode:
         """By group: the configuration for which connections were last checked."""
         self._ignored: set[tuple[str, str]] = set()
         """(key, sender) of messages that are ignored; each is logged once."""
+        self.reads_only = False
+        """It has no address, and its groups have other members."""
         self._founding = ClusterIdDiscovery(self)
-        self._look_ticks = max(1, CHECK_MS // settings.tick_ms)
+        self._check_ticks = max(1, CHECK_MS // settings.tick_ms)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -173,13 +177,21 @@ class RaftNode:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        """Refuse to run members of other nodes' groups without an address."""
-        own = self.identity.node
-        others = {name for config in self.configs() for name in config.members} - {own}
-        if others or self.identity.book:
-            names = ", ".join(sorted(others or self.identity.book))
-            what = f"node {own} is in a cluster with {names}: it needs an address for them"
+        """Without an address, members of groups with other nodes are only read."""
+        own, book = self.identity.node, self.identity.book
+        if self.ailing or not self.groups:
+            # Another node must repair it, or add it to a group.
+            names = ", ".join(sorted(book)) or "other nodes"
+            broken = "".join(f"; {each.reason}" for each in self.ailing.values())
+            what = f"node {own} needs an address, because it waits for {names}{broken}"
             raise InvalidInput(what)
+        self.reads_only = bool(self.others)
+
+    @property
+    def others(self) -> list[str]:
+        """The other members of all groups."""
+        found = {name for config in self.configs() for name in config.members}
+        return sorted(found - {self.identity.node})
 
     def _live_of(self, files: str, pieces: Iterable[bytes]) -> LiveSet:
         """The live indexes of a group's state."""
@@ -219,7 +231,9 @@ class RaftNode:
         # Members that are added later find the identity of the first one in the log.
         own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
         members = Config(first, identities=own)
-        made, notices = self.settings.group.core, GroupLogLines(group_of(key))
+        is_alone = self.settings.listen is None
+        notices = GroupLogLines(group_of(key), is_alone=is_alone)
+        made = self.settings.group.core
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
             given = replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
@@ -261,7 +275,7 @@ class RaftNode:
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
             fs, data = self._storage.fs, self.settings.data
             self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
-            stack.push_async_callback(self._close_runs)
+            stack.push_async_callback(self._finish_groups)
             self._answering = ClientRequestHandler(self)
             stack.callback(self._answering.changes.close)
             self._requests = ProcessRequests(self, self._answering)
@@ -277,13 +291,15 @@ class RaftNode:
             )
             settings = self.settings
             self.transport = Transport(self.identity, handlers, settings.tls, settings.secret)
-            await self.transport.start(settings.listen, settings.advertised_host)
+            if not self.reads_only:
+                await self.transport.start(settings.listen, settings.advertised_host)
             stack.push_async_callback(self.transport.close)
             stack.callback(self.listeners.close)
             stack.push_async_callback(self._requests.close)
             self._campaign_alone()
-            ticking = asyncio.create_task(self._tick())
-            stack.callback(ticking.cancel)
+            if not self.reads_only:
+                ticking = asyncio.create_task(self._tick())
+                stack.callback(ticking.cancel)
             ready(self.transport.address)
             stopping = asyncio.create_task(stop.wait())
             ends: list[asyncio.Future[Any]] = [stopping, self._failed]
@@ -297,10 +313,12 @@ class RaftNode:
         for group in self.groups.values():
             if group.config.electorate == {self.identity.node}:
                 group.campaign()
-                self.mark(group)
+            self.mark(group)
 
-    async def _close_runs(self) -> None:
+    async def _finish_groups(self) -> None:
         await self.runs.close(self.groups.values())
+        for group in self.groups.values():
+            group.save_commit()
 
     def _close(self) -> None:
         # All work is done, and no thread is left for more.
@@ -314,7 +332,7 @@ class RaftNode:
             with self.guarded():
                 self.identity.recognition.ticks = tick
                 self._end_probation()
-                if tick % self._look_ticks == 0:
+                if tick % self._check_ticks == 0:
                     self.runs.observe(self.groups.values())
                 self.notices.tick(tick)
                 for group in self.groups.values():
@@ -363,6 +381,8 @@ class RaftNode:
                     self._disk.read(job, partial(self._job_done, group, job))
                 self._answering.watching.deliver(group, out.sends)
                 self.listeners.worked(group)
+                if out.again:
+                    self.mark(group)
                 if group.ended:
                     self.leave(group, ended=True)
                 elif group.stopped is not None:
@@ -400,7 +420,7 @@ class RaftNode:
         if group is not None and group.is_foreign(message):
             self._ignore(key, message, "they are of another group with the same name")
             return
-        if isinstance(message, MemberQuery | MemberGone | EndKnown):
+        if isinstance(message, MemberQuery | MemberRemoved | EndKnown):
             self.notices.receive(key, group, message)
             return
         if group is None:
@@ -503,6 +523,16 @@ class RaftNode:
             return await self._requests.read_local(group, query)
         return await self._requests.ask(group, ClientOperation.READ, query)
 
+    async def administer(
+        self, group: str, operation: ClientOperation, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An operation on a group, or with an empty name on this node; see `ClientOperation`."""
+        return await self._requests.administer(group, operation, given)
+
+    async def create_group(self, name: str, members: list[str]) -> None:
+        """Create a group with this node and others as members; returns when all have joined."""
+        await self._requests.create_group(name, members)
+
     async def add_member(self, name: str, address: str, *, voter: bool) -> None:
         """Add a running node to the first group, or change it into a voter or a learner."""
         await self._requests.add_member(name, address, voter=voter)
@@ -563,6 +593,6 @@ class RaftNode:
         self.listeners.left(group)
         # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
-        self.notices.tell_end(key_of(files))
+        self.notices.notify_ended(key_of(files))
         self._storage.forget(files)
         self._disk.remove(partial(self._storage.remove_files, files))

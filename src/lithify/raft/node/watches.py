@@ -96,7 +96,7 @@ class Watches:
             done(result)
             watch.term = group.leading_term
             if not watch.term:
-                self._end(watch, _elsewhere(group))
+                self._end(watch, _not_leader(group))
 
         group.propose(command, known)
 
@@ -109,7 +109,7 @@ class Watches:
     def close_group(self, group: Group[Any]) -> None:
         """A group was removed from this node."""
         for watch in list(self._groups.get(group.name, {}).values()):
-            self._end(watch, _elsewhere(group))
+            self._end(watch, _not_leader(group))
 
     def deliver(self, group: Group[Any], sends: Sequence[Send]) -> None:
         """A group has worked: deliver what it sends, and end watches that get no more."""
@@ -126,7 +126,7 @@ class Watches:
                 watch.channel.send(group.name, ClientEvent(watch.number, send.data))
         for watch in list(watches.values()):
             if watch.term not in (0, group.leading_term):
-                self._end(watch, _elsewhere(group))
+                self._end(watch, _not_leader(group))
 
     def tick(self, groups: Iterable[Group[Any]]) -> None:
         """Count one tick."""
@@ -149,6 +149,6 @@ class Watches:
             self._due.add(watch.group)
 
 
-def _elsewhere(group: Group[Any]) -> ProposalDropped:
+def _not_leader(group: Group[Any]) -> ProposalDropped:
     reason = DropReason.NOT_LEADER if group.leader else DropReason.NO_LEADER
     return ProposalDropped(reason, group.leader)

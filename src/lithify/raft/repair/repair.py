@@ -37,7 +37,7 @@ from lithify.errors import LithifyError
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.segment_file import SegmentHeader, SegmentWriter
 from lithify.raft.core.values import fit
-from lithify.raft.errors import EntryGone, EntryUnreadable
+from lithify.raft.errors import EntryDeleted, EntryUnreadable
 from lithify.raft.pending_work import Job
 from lithify.raft.repair.messages import ASK_ENTRIES, EntriesFound, EntriesWanted
 from lithify.raft.storage.file_names import parse_segment, repair_name
@@ -217,7 +217,7 @@ class Repair:
         def read() -> EntriesFound:
             found: list[Entry] = []
             for index in wanted:
-                with suppress(EntryGone, EntryUnreadable):
+                with suppress(EntryDeleted, EntryUnreadable):
                     found += log.read([index])
             some = fit(found, ANSWER_BYTES_MAX)
             return EntriesFound(node, question.sender, question.term, applied, some)

@@ -37,7 +37,7 @@ from lithify.raft.snapshots.messages import (
 )
 
 if TYPE_CHECKING:
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core.messages import RaftMessage
     from lithify.raft.core.values import SnapshotMeta
     from lithify.raft.machine import Machine

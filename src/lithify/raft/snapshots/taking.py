@@ -36,7 +36,7 @@ from lithify.raft.storage.snapshots.snapshot_file import Head
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core.configuration import Config
     from lithify.raft.machine import Machine
     from lithify.raft.storage.snapshots.snapshot_store import StoredSnapshot
@@ -104,7 +104,7 @@ class SnapshotTaking(Generic[S]):
         self._entries += entries
         self._bytes += size_bytes
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request a snapshot. It is taken when no other job runs."""
         self._wanted = True
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lithify.raft.core.values import entry_bytes, fit
-from lithify.raft.errors import EntriesLost, EntryGone, EntryUnreadable
+from lithify.raft.errors import EntriesLost, EntryDeleted, EntryUnreadable
 from lithify.raft.storage.snapshots.snapshot_store import SnapshotPlace
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ class ReadPlan:
         return sum(len(entry.payload) for entry in self.entries.values())
 
     def run(self) -> list[Entry]:
-        """The entries in the order of the plan; `EntryGone` names one that was deleted."""
+        """The entries in the order of the plan; `EntryDeleted` names one that was deleted."""
         missing = [index for index in self.indexes if index not in self.entries]
         found = self.entries | self.segments.read(missing)
         for index in missing:
             if index not in found:
-                raise EntryGone(self.group, index)
+                raise EntryDeleted(self.group, index)
         return [found[index] for index in self.indexes]
 
 
@@ -166,7 +166,7 @@ class GroupLog:
         return found
 
     def read(self, indexes: Sequence[int]) -> list[Entry]:
-        """The entries at these ascending indexes; `EntryGone` names one that was deleted."""
+        """The entries at these ascending indexes; `EntryDeleted` names one that was deleted."""
         return self.plan(indexes).run()
 
     def plan(self, indexes: Iterable[int]) -> ReadPlan:

@@ -8,8 +8,8 @@ segment without indexes that count is superseded and can be deleted.
 
 A read follows a plan: which indexes to read from which segment, decided once. A plan stays valid
 while segments are merged: all the old names lead to the merged file. An index that has died since
-is `EntryGone`, not a file error. An index in a damaged place is `EntryUnreadable`; its neighbours
-can be read, and the damage is noted (`damage.py`).
+is `EntryDeleted`, not a file error. An index in a damaged place is `EntryUnreadable`; its
+neighbours can be read, and the damage is noted (`damage.py`).
 
 `spans` is replaced as a whole and may be read by any thread; the group's thread changes it. Any
 thread may read entries.

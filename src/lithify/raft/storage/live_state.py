@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from lithify.fs import FileLock, FileSystem
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.core.values import HardState
     from lithify.raft.storage.snapshots.snapshot_file import Head
     from lithify.raft.storage.snapshots.snapshot_store import StoredSnapshot

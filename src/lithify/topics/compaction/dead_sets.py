@@ -1,4 +1,4 @@
-"""The verdict task: turns the live rows of a segment's key index into the segment's dead set.
+"""The dead-set task: turns the live rows of a segment's key index into the segment's dead set.
 
 1. Select the live rows and sort them by position and slot.
 2. An entry without a live row is dead. An entry with as many live rows as messages is live. An
@@ -18,11 +18,11 @@ import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance
-from lithify.compaction.live_set.by_key import live_rows
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import Parts
-from lithify.log.keyindex.key_index import BUCKETS
-from lithify.log.keyindex.key_index_kernels import position_order
+from lithify.compaction.live_set_rules.by_key import live_rows
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import Parts
+from lithify.log.key_index.key_index import BUCKETS
+from lithify.log.key_index.key_index_kernels import position_order
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.topics.compaction.key_index_flags import OPAQUE
 from lithify.topics.compaction.newest_per_key import read_rows
@@ -30,7 +30,7 @@ from lithify.topics.compaction.newest_per_key import read_rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.tasks.key_indexes import IndexTask
+    from lithify.compaction.tasks.find_or_build_key_index import IndexTask
     from lithify.topics.compaction.newest_per_key import Survivors
 
 __all__ = ["DeadSetTask", "LiveRows", "run_dead_set"]

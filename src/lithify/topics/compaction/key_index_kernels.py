@@ -1,6 +1,7 @@
 """Compiled loops that turn the frames of a segment into key index rows. Pure.
 
-`key_index.py` describes the rows and is the only caller. `index_frames` processes entry by entry:
+`build_key_index.py` describes the rows and is the only caller. `index_frames` processes entry by
+entry:
 
 1. Locate the metadata and parse its fields. An entry with unreadable metadata is opaque. A marker
    is counted and gets no row.
@@ -85,7 +86,7 @@ COLUMNS = 10
     _EVENT_MS,
     _GROUP_HASH,
 ) = range(COLUMNS)
-"""The columns of a row, in the order of `lithify.log.keyindex.key_index.COLUMNS`.
+"""The columns of a row, in the order of `lithify.log.key_index.key_index.COLUMNS`.
 
 All int64; hashes keep their bits. All columns are in one array: for a tuple of arrays numba counts
 references per array, which took ten times as long as the rest.

@@ -8,7 +8,7 @@ Buckets are processed one by one, so that the hash table fits into the CPU's cac
    winner of its key if it comes later (order *publish*) or its event time is not smaller (order
    *event*). Otherwise the row is superseded. Superseded rows are dropped.
 2. A superseded last chunk of a message stays: earlier segments may have chunks of the message,
-   which share its verdict.
+   which are live or dead with it.
 3. A chunk belongs to the first last chunk after it with the same group and key. It is dropped if
    that one was superseded; it stays if that one was not, or is in another segment.
 """

@@ -3,7 +3,7 @@
 1. **index**: build missing key indexes, one task per segment.
 2. **survivors**: find the live rows of all key indexes, one task per range of buckets. A task
    returns one bit per row.
-3. **verdict**: turn bits into a dead set and counts, one task per segment.
+3. **dead sets**: turn bits into a dead set and counts, one task per segment.
 
 Each step is a job of the given `Jobs`, in this process or on Spark. The calling process has one bit
 per message and one dead set at a time in memory, never keys or payloads.
@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lithify.compaction.live_set.by_key import (
+from lithify.compaction.live_set_rules.by_key import (
     add_up_dropped,
     by_segment,
     in_order,
@@ -26,13 +26,18 @@ from lithify.compaction.live_set.by_key import (
     plan_ranges,
     run_job,
 )
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
 from lithify.compaction.reports.report import Cause
-from lithify.compaction.tasks.key_indexes import IndexTask, has_index, index_facts, index_rows
-from lithify.log.keyindex.key_index import BUCKETS
+from lithify.compaction.tasks.find_or_build_key_index import (
+    IndexTask,
+    has_index,
+    index_facts,
+    index_rows,
+)
+from lithify.log.key_index.key_index import BUCKETS
 from lithify.positions import NO_POSITION
+from lithify.topics.compaction.build_key_index import run_index
 from lithify.topics.compaction.dead_sets import DeadSetTask, run_dead_set
-from lithify.topics.compaction.key_index import run_index
 from lithify.topics.compaction.newest_per_key import (
     ROW_BYTES,
     LivenessLimits,
@@ -44,8 +49,8 @@ from lithify.topics.compaction.unfinished_chunks import given_up_through, with_m
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
-    from lithify.log.keyindex.key_index import IndexFacts
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
+    from lithify.log.key_index.key_index import IndexFacts
     from lithify.log.manifest import SegmentRef
     from lithify.topics.compaction.dead_sets import LiveRows
     from lithify.topics.compaction.newest_per_key import Survivors
@@ -65,7 +70,7 @@ UNFINISHED = "unfinished"
 FACTS = frozenset({LAST_MESSAGE, VIEW_MESSAGES, UNFINISHED})
 """All keys; deleted with the view."""
 
-SURVIVOR_WEIGHT, VERDICT_WEIGHT = 8, 4
+SURVIVOR_WEIGHT, DEAD_SET_WEIGHT = 8, 4
 """Weight of a row. Below the weight at which Spark pays off, 8 and 16 million rows, these two steps
 are faster in this process, at 30 ns per row, than on Spark."""
 
@@ -116,10 +121,10 @@ class TopicRule:
         if any(each.waiting for segment in survivors for each in segment):
             self._marks = without_used(marks, judging.given_up_through)
         tasks = [DeadSetTask(index, each) for index, each in zip(indexes, survivors, strict=True)]
-        weights = [VERDICT_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
-        verdicts = in_order(run_job(question, "verdict", run_dead_set, tasks, weights))
-        for task, verdict in zip(tasks, verdicts, strict=True):
-            yield self._judgement(task, verdict)
+        weights = [DEAD_SET_WEIGHT * sum(each.rows for each in task.survivors) for task in tasks]
+        results = in_order(run_job(question, "dead sets", run_dead_set, tasks, weights))
+        for task, live_rows in zip(tasks, results, strict=True):
+            yield self._judgement(task, live_rows)
 
     @staticmethod
     def _index_task(
@@ -157,24 +162,24 @@ class TopicRule:
         weights = [SURVIVOR_WEIGHT * rows * (t.stop - t.first) // BUCKETS for t in tasks]
         return by_segment(in_order(run_job(question, "survivors", run_survivors, tasks, weights)))
 
-    def _judgement(self, task: DeadSetTask, verdict: LiveRows) -> SegmentJudgement:
+    def _judgement(self, task: DeadSetTask, live_rows: LiveRows) -> SegmentJudgement:
         index, survivors = task.index, task.survivors
         dropped = add_up_dropped(survivors)
         facts = index_facts(index)
         if index.segment.last_position > self.judged_before():
             rows = sum(each.rows for each in survivors)
-            left_bytes = index.segment.frame_bytes - verdict.row_bytes
+            left_bytes = index.segment.frame_bytes - live_rows.row_bytes
             _add_reduced(facts, rows, left_bytes, dropped)
-        self._messages += verdict.live_messages
-        if verdict.last is not None:
-            self._last = verdict.last
+        self._messages += live_rows.live_messages
+        if live_rows.last is not None:
+            self._last = live_rows.last
         return SegmentJudgement(
-            verdict.live,
-            verdict.live_entries,
-            verdict.live_bytes,
+            live_rows.live,
+            live_rows.live_entries,
+            live_rows.live_bytes,
             dropped,
-            verdict.parts,
-            (facts.messages, verdict.live_messages),
+            live_rows.parts,
+            (facts.messages, live_rows.live_messages),
         )
 
 

@@ -10,7 +10,7 @@ bucket, whose rows fit into the CPU's cache:
    Otherwise the new row is superseded.
 3. Drop a winner that is a tombstone if it was published at or before `tombstones_until_ms`, and any
    other winner if it was published at or before `keys_until_ms`.
-4. The last chunk of a chunked message decides for all its chunks: a chunk gets the verdict of the
+4. The last chunk of a chunked message decides for all its chunks: a chunk is as live as the
    first last chunk after it with the same group and key. A chunk without one is *waiting*.
 
 Invariant: a dead row stays dead, so a changed setting never restores a message.
@@ -59,9 +59,9 @@ def judge_buckets(  # type: ignore[no-untyped-def]
     keep_keyless,
     tombstones_until_ms,
     keys_until_ms,
-    verdicts,
+    liveness,
 ):
-    """Compute verdicts in place; `verdicts` has LIVE or DEAD_BEFORE for each row on entry.
+    """Compute `liveness` in place; on entry it has LIVE or DEAD_BEFORE for each row.
 
     Bucket b of segment s has the rows from `starts[s, b]` up to, but not including,
     `starts[s, b + 1]`. Segments are in position order.
@@ -75,13 +75,13 @@ def judge_buckets(  # type: ignore[no-untyped-def]
         table = places[: _table_size(starts, bucket)]
         table[:] = _EMPTY
         parts = _find_winners(
-            high, low, flags, event_ms, starts, bucket, by_event_time, keep_keyless, table, verdicts
+            high, low, flags, event_ms, starts, bucket, by_event_time, keep_keyless, table, liveness
         )
         for winner in table:
             if winner != _EMPTY:
-                _expire(winner, flags, publish_ms, tombstones_until_ms, keys_until_ms, verdicts)
+                _expire(winner, flags, publish_ms, tombstones_until_ms, keys_until_ms, liveness)
         if parts:
-            _judge_parts(high, low, flags, group, starts, bucket, table, verdicts)
+            _judge_parts(high, low, flags, group, starts, bucket, table, liveness)
 
 
 @njit(nogil=True)
@@ -98,17 +98,17 @@ def _table_size(starts, bucket):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _find_winners(  # type: ignore[no-untyped-def]
-    high, low, flags, event_ms, starts, bucket, by_event_time, keep_keyless, table, verdicts
+    high, low, flags, event_ms, starts, bucket, by_event_time, keep_keyless, table, liveness
 ):
     """Steps 1 and 2; returns the number of live chunks that are not the last."""
     parts = 0
     for segment in range(starts.shape[0]):
         for row in range(starts[segment, bucket], starts[segment, bucket + 1]):
-            if verdicts[row] != LIVE or flags[row] & OPAQUE:
+            if liveness[row] != LIVE or flags[row] & OPAQUE:
                 continue
             if flags[row] & KEYLESS:
                 if not keep_keyless:
-                    verdicts[row] = KEYLESS_DROPPED
+                    liveness[row] = KEYLESS_DROPPED
                 continue
             if flags[row] & CHUNK_PART:
                 parts += 1
@@ -118,21 +118,21 @@ def _find_winners(  # type: ignore[no-untyped-def]
             if winner == _EMPTY:
                 table[at] = row
             elif not by_event_time or event_ms[row] >= event_ms[winner]:
-                verdicts[winner] = SUPERSEDED
+                liveness[winner] = SUPERSEDED
                 table[at] = row
             else:
-                verdicts[row] = SUPERSEDED
+                liveness[row] = SUPERSEDED
     return parts
 
 
 @njit(nogil=True)
-def _expire(winner, flags, publish_ms, tombstones_until_ms, keys_until_ms, verdicts):  # type: ignore[no-untyped-def]
+def _expire(winner, flags, publish_ms, tombstones_until_ms, keys_until_ms, liveness):  # type: ignore[no-untyped-def]
     """Step 3 for one winner."""
     if flags[winner] & TOMBSTONE:
         if publish_ms[winner] <= tombstones_until_ms:
-            verdicts[winner] = TOMBSTONE_DROPPED
+            liveness[winner] = TOMBSTONE_DROPPED
     elif publish_ms[winner] <= keys_until_ms:
-        verdicts[winner] = EXPIRED
+        liveness[winner] = EXPIRED
 
 
 @njit(nogil=True)
@@ -148,16 +148,16 @@ def _key_slot(table, high, low, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _judge_parts(high, low, flags, group, starts, bucket, table, verdicts):  # type: ignore[no-untyped-def]
+def _judge_parts(high, low, flags, group, starts, bucket, table, liveness):  # type: ignore[no-untyped-def]
     """Step 4. Walks backward, so the table has the first last chunk after each row."""
     table[:] = _EMPTY
     for segment in range(starts.shape[0] - 1, -1, -1):
         for row in range(starts[segment, bucket + 1] - 1, starts[segment, bucket] - 1, -1):
-            if flags[row] & CHUNK_LAST and verdicts[row] != DEAD_BEFORE:
+            if flags[row] & CHUNK_LAST and liveness[row] != DEAD_BEFORE:
                 table[_message_slot(table, high, low, group, row)] = row
-            elif flags[row] & CHUNK_PART and verdicts[row] == LIVE:
+            elif flags[row] & CHUNK_PART and liveness[row] == LIVE:
                 last = table[_message_slot(table, high, low, group, row)]
-                verdicts[row] = WAITING if last == _EMPTY else verdicts[last]
+                liveness[row] = WAITING if last == _EMPTY else liveness[last]
 
 
 @njit(nogil=True)

@@ -9,7 +9,7 @@
 5. Return for each segment a bitmap with one bit per row, set for live rows, in index order, and the
    counts of newly dead messages by cause.
 
-`lithify.compaction.live_set.by_key` has the parts that all rules by key share.
+`lithify.compaction.live_set_rules.by_key` has the parts that all rules by key share.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 
 from lithify.clock import SystemClock
 from lithify.compaction.limits.budget import Allowance
-from lithify.compaction.live_set.by_key import count_dropped
+from lithify.compaction.live_set_rules.by_key import count_dropped
 from lithify.compaction.reports.report import Cause
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, read_index
 from lithify.compaction.tasks.jobs import no_check
-from lithify.compaction.tasks.key_indexes import IndexTask, read_index
-from lithify.log.reader import read_dead_set
+from lithify.log.open_segments import read_dead_set
 from lithify.positions import NO_POSITION
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
-from lithify.topics.compaction.key_index import run_index
+from lithify.topics.compaction.build_key_index import run_index
 from lithify.topics.compaction.key_index_flags import CHUNK_PART
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.limits.budget import Budget
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.key_index.key_index import KeyRows
     from lithify.log.manifest import SegmentRef
 
 __all__ = [
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 ROW_BYTES = 80
-"""Memory per row of a task: its columns, twice while they are joined, verdict and hash table."""
+"""Memory per row of a task: its columns, twice while they are joined, liveness and hash table."""
 
 _COLUMNS = ("hash_high", "hash_low", "flags", "publish_ms", "event_ms", "group", "length")
 _CAUSES = {
@@ -114,8 +114,8 @@ def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Surviv
     columns: dict[str, NDArray[Any]] = {
         name: np.concatenate([getattr(part.rows, name) for part in parts]) for name in _COLUMNS
     }
-    verdicts = np.concatenate([part.verdicts for part in parts])
-    ends = np.cumsum([len(part.verdicts) for part in parts])
+    liveness = np.concatenate([part.liveness for part in parts])
+    ends = np.cumsum([len(part.liveness) for part in parts])
     starts = np.stack([part.starts for part in parts])
     starts[1:] += ends[:-1, None]
     judging = task.judging
@@ -131,14 +131,14 @@ def run_survivors(task: SurvivorsTask, check: Callable[[], None]) -> list[Surviv
         judging.keep_keyless,
         judging.tombstones_until_ms,
         judging.keys_until_ms,
-        verdicts,
+        liveness,
     )
     lengths = columns["length"]
     results = []
     for part, (start, stop) in zip(parts, pairwise((0, *ends)), strict=True):
-        segment_verdicts = verdicts[start:stop]
-        waiting = _settle_waiting(segment_verdicts, part.rows, judging.given_up_through)
-        results.append(_survivors_of(segment_verdicts, lengths[start:stop], waiting))
+        segment_liveness = liveness[start:stop]
+        waiting = _settle_waiting(segment_liveness, part.rows, judging.given_up_through)
+        results.append(_survivors_of(segment_liveness, lengths[start:stop], waiting))
     return results
 
 
@@ -147,7 +147,7 @@ class _Part:
     """The rows of one segment in the task's range."""
 
     rows: KeyRows
-    verdicts: NDArray[np.uint8]
+    liveness: NDArray[np.uint8]
     starts: NDArray[np.int64]
 
 
@@ -169,11 +169,11 @@ def _read_part(
         wanted = (*_COLUMNS, "position")
         rows, starts = read_rows(index, task.first, task.stop, wanted, before_read)
     count = int(starts[task.stop] - starts[task.first])
-    verdicts = np.full(count, kernels.LIVE, dtype=np.uint8)
+    liveness = np.full(count, kernels.LIVE, dtype=np.uint8)
     if segment.dead is not None:
         dead = read_dead_set(task.fs, task.directory, segment.dead)
-        verdicts[dead.messages(rows.position, rows.slot)] = kernels.DEAD_BEFORE
-    return _Part(rows, verdicts, starts[task.first : task.stop + 1] - starts[task.first])
+        liveness[dead.messages(rows.position, rows.slot)] = kernels.DEAD_BEFORE
+    return _Part(rows, liveness, starts[task.first : task.stop + 1] - starts[task.first])
 
 
 def read_rows(
@@ -191,19 +191,19 @@ def read_rows(
     return read_index(task, first, stop, columns, rebuild, before_read)
 
 
-def _settle_waiting(verdicts: NDArray[np.uint8], rows: KeyRows, given_up_through: int) -> int:
-    """Step 4: settle the verdicts of waiting chunks in place; the number of retained ones."""
-    waiting = np.flatnonzero(verdicts == kernels.WAITING)
+def _settle_waiting(liveness: NDArray[np.uint8], rows: KeyRows, given_up_through: int) -> int:
+    """Step 4: settle the liveness of waiting chunks in place; the number of retained ones."""
+    waiting = np.flatnonzero(liveness == kernels.WAITING)
     if not len(waiting):
         return 0
     given_up = rows.position[waiting] <= given_up_through
-    verdicts[waiting] = np.where(given_up, kernels.EXPIRED, kernels.LIVE)
+    liveness[waiting] = np.where(given_up, kernels.EXPIRED, kernels.LIVE)
     return int(np.count_nonzero(~given_up))
 
 
 def _survivors_of(
-    verdicts: NDArray[np.uint8], lengths: NDArray[np.uint32], waiting: int
+    liveness: NDArray[np.uint8], lengths: NDArray[np.uint32], waiting: int
 ) -> Survivors:
-    dropped = count_dropped(verdicts, lengths, _CAUSES)
-    live = np.packbits(verdicts == kernels.LIVE)
-    return Survivors(len(verdicts), live.tobytes(), dropped, waiting)
+    dropped = count_dropped(liveness, lengths, _CAUSES)
+    live = np.packbits(liveness == kernels.LIVE)
+    return Survivors(len(liveness), live.tobytes(), dropped, waiting)

@@ -16,19 +16,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.run_queue import new_request_id
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.damage import Damage
 from lithify.topics.compaction.triggers import TopicTriggers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionStatus
     from lithify.compaction.run.control import RunControl
     from lithify.compaction.run.log_runs import LogRuns
     from lithify.compaction.scheduling.run_queue import RunQueue
-    from lithify.compaction.scheduling.schedule import Observation
+    from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.errors import LithifyError
     from lithify.topics.definitions.topic_names import TopicName
@@ -100,6 +101,19 @@ class TopicCompactions:
             return scheduled.run(Trigger.ADMIN, jobs, control)
 
         return self.queue.request(scheduled, run, request_id=request_id, waits=waits)
+
+    def request_all(self, topics: Sequence[Topic], *, waits: bool = True) -> str:
+        """Queue a run for each partition of a topic and return the id of all these requests.
+
+        Without `waits` none is queued if one would have to wait. They may wait for each other.
+        """
+        if not waits:
+            for topic in topics:
+                self.queue.check_free(self._of(topic))
+        request_id = new_request_id()
+        for number, topic in enumerate(topics):
+            self.request(topic, request_id, waits=waits or number > 0)
+        return request_id
 
     def is_busy(self, topic: Topic) -> bool:
         """Is a run of the topic in progress or queued?"""

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.compaction.tasks.key_indexes import IndexTask, place_index, segment_crc
+from lithify.compaction.tasks.find_or_build_key_index import IndexTask, place_index, segment_crc
 from lithify.errors import Corrupt, InvalidInput, UnsupportedVersion
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, IndexFacts, KeyIndex, KeyRows, encode
-from lithify.log.keyindex.key_index_kernels import position_order
-from lithify.log.reader import read_dead_set
+from lithify.log.key_index.key_index import COLUMNS, IndexFacts, KeyIndex, KeyRows, encode
+from lithify.log.key_index.key_index_kernels import position_order
+from lithify.log.open_segments import read_dead_set
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.scan import Frames
 from lithify.positions import unpack

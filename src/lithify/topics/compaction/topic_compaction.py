@@ -10,7 +10,7 @@ A run:
    excludes messages younger than the minimum lag.
 3. Run the kernel (`compaction/run/compactor.py`) with the topic's rule, into the compacted view.
    The run slows down while reads for consumers take longer than before it
-   (`compaction/limits/pace.py`).
+   (`compaction/limits/pace_by_latency.py`).
 4. Delete retired files that no reader has pinned.
 
 A run that follows a killed one only completes that run, or repeats it.
@@ -26,16 +26,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import Pacing, SharedRate
+from lithify.compaction.limits.pace_by_latency import Pacing, SharedRate
 from lithify.compaction.planning.horizon import Holds
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.schedule import Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.compaction.tasks.jobs import ignore_progress
-from lithify.errors import CONFLICT, InvalidInput
-from lithify.fs.disk_reserve import NO_RESERVE
+from lithify.errors import InvalidInput
+from lithify.exit_codes import CONFLICT
+from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.log.file_names import PACE
 from lithify.topics.compaction.live_messages import FACTS, UNFINISHED, TopicRule
 from lithify.topics.compaction.shrink_batches import TopicRewriting
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.limits.budget import DiskGate
+    from lithify.compaction.limits.disk_gate import DiskGate
     from lithify.compaction.planning.horizon import HoldHandle
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionRecord, CompactionStatus
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from lithify.compaction.tasks.jobs import Jobs, Progress
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.fs.disk_reserve import NoReserve
+    from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.log import Log
     from lithify.log.manifest import Manifest
     from lithify.topics.compaction.unfinished_chunks import Mark
@@ -193,12 +194,12 @@ class TopicCompaction:
 
         Waits for a run in progress, or is refused without `waits`.
         """
-        with self.runs.turn(RunControl(waits=waits)):
+        control = RunControl(waits=waits)
+        with self.runs.dry_run(control):
             settings = self.settings()
+            run_settings = _run_settings(settings, self._new_bytes())
             with self._minimum_lag(settings):
-                return self._compactor.plan(
-                    settings=_run_settings(settings, self._new_bytes()), jobs=jobs
-                )
+                return self._compactor.plan(settings=run_settings, jobs=jobs, control=control)
 
     # --- running ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@
 | periodic | the last run started `compaction_every_ms` ago |
 
 All but the first require new messages, and none applies if `compaction_enabled` is off. The queue
-decides which trigger is due, and when (`compaction/scheduling/schedule.py`).
+decides which trigger is due, and when (`compaction/scheduling/triggers.py`).
 
 The horizon comes from the topic's `TopicCompactionService`, bytes and times from the manifest.
 Messages are counted by reading the new ones, each once, and only up to the threshold.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.compaction.scheduling.schedule import NOTHING_CALLS, Observation
+from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation
 from lithify.positions import NO_POSITION
 from lithify.topics.statistics.statistics import stored_above
 
@@ -44,10 +44,10 @@ class TopicTriggers:
         """The triggers that apply to the topic now."""
         settings = topic.compaction.settings()
         if not settings.by_itself:
-            return NOTHING_CALLS
+            return NOTHING_DUE
         is_new = topic.log.last_position > topic.service.last_compacted_position
         if not is_new and not topic.compaction.may_have_expired():
-            return NOTHING_CALLS
+            return NOTHING_DUE
         lag_ms = settings.compaction_lag_max_ms
         return Observation(
             _oldest_ms(topic) if lag_ms else None,

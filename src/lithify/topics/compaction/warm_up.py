@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from lithify.clock import ManualClock
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.live_set.dead_sets import judge_segments
-from lithify.compaction.live_set.rule import LiveSetQuestion
+from lithify.compaction.live_set_rules.dead_sets import judge_segments
+from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
 from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
 from lithify.compaction.tasks.jobs import LocalJobs, ignore_progress, no_check
 from lithify.fs import MemoryFileSystem

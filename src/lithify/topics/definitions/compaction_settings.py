@@ -17,7 +17,7 @@
     compaction_memory_bytes         memory limit for the tasks of a run
     compaction_scratch_bytes        temporary disk space of a run; 0 is no limit
     compaction_pace_bytes_per_s_min the range of rates for a run that slows down while reads for
-    compaction_pace_bytes_per_s_max   consumers are slow, see `compaction/limits/pace.py`
+    compaction_pace_bytes_per_s_max   consumers are slow, see `compaction/limits/pace_by_latency.py`
     compaction_pace_p95_ms_max      slow: the p95 of such reads is above this, or
     compaction_pace_p95_rise_max      above this multiple of its value before the run
 
@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.errors import InvalidSetting
 from lithify.settings import check_range
 

@@ -24,15 +24,8 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import (
-    CONFLICT,
-    NOT_FOUND,
-    DamagedFile,
-    InvalidInput,
-    ReadFailed,
-    UnsupportedVersion,
-    WriteFailed,
-)
+from lithify.errors import DamagedFile, InvalidInput, ReadFailed, UnsupportedVersion, WriteFailed
+from lithify.exit_codes import CONFLICT, NOT_FOUND
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.topics.definitions.topic_names import Namespace, TopicName

@@ -14,7 +14,9 @@ is a topic without partitions.
 
 Compaction settings are resolved in the same way, see `compaction_settings.py`.
 
-Pure: values only. `topics/retention.py` and `topics/producers/admission.py` enforce them.
+Pure: values only. Enforced by `topics/maintenance.py` with `topics/retention.py` (retention, time
+to live), `topics/backlog_limit.py`, `topics/producers/admission.py` (numbers at a time) and
+`topics/producers/deduplication_switch.py`.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ def group_unclaimed(
         known = definitions.topics.get(str(whole))
         # The definition decides whether a topic has partitions; without one, a log of its own
         # means that it has none.
-        stands_alone = not known.partitions if known is not None else whole in with_logs
-        groups.setdefault(name if stands_alone else whole, []).append(name)
+        is_unpartitioned = not known.partitions if known is not None else whole in with_logs
+        groups.setdefault(name if is_unpartitioned else whole, []).append(name)
     return {
         topic: UnclaimedTopic(
             topic,

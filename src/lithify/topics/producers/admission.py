@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, InvalidInput
+from lithify.errors import InvalidInput
+from lithify.exit_codes import CONFLICT
 from lithify.topics.producers.producers import ProducerBusy
 from lithify.topics.subscriptions.subscription import ConsumerRefused
 

@@ -32,8 +32,8 @@ file exists as long as deduplication is on. To open:
 
 So after a crash at any time the progress is that of the entries in the log. A snapshot is due every
 `snapshot_entries` (`save_due`), which bounds step 3. The owner triggers it; `close` writes the last
-one. A failed snapshot is reported and retried later: it only saves time, unless the head of the log
-has been dropped since.
+one. A failed snapshot is reported and retried later. The owner drops no entries from the log after
+a `failure`: a replay could not find them.
 
 At most `producers_max` producers are tracked, those that wrote last.
 
@@ -207,6 +207,9 @@ class Deduplication:
         self._position = NO_POSITION
         self._unsaved_entries = 0
         self._discarded = False
+        """Switched off or closed: no snapshot may be written."""
+        self.failure: LithifyError | None = None
+        """Why the last snapshot could not be written; None if it was."""
         self._saving = threading.Lock()
         if fs.exists(path):
             usable = self._load()
@@ -415,7 +418,7 @@ class Deduplication:
 
     def saving(self) -> Callable[[], None] | None:
         """Return a function that writes the current snapshot in any thread; None if unchanged."""
-        if not self._unsaved_entries:
+        if not (self._unsaved_entries or self.failure):
             return None
         self._unsaved_entries = 0
         return partial(self._save, self._position, self._rows())
@@ -424,10 +427,15 @@ class Deduplication:
         return [(name, each.durable) for name, each in self._producers.items()]
 
     def _save(self, position: int, rows: list[tuple[str, ProducerProgress]]) -> None:
+        self.failure = None
         try:
             self._write(position, rows)
-        except (OSError, LithifyError) as error:
-            self._events(WriteRefused(self._log.directory, self._path, str(error)))
+        except LithifyError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = WriteFailed(self._path, error)
+        if self.failure is not None:
+            self._events(WriteRefused(self._log.directory, self._path, str(self.failure)))
 
     def _write(self, position: int, rows: list[tuple[str, ProducerProgress]]) -> None:
         producers = [[name, *_fields_of(durable)] for name, durable in rows]
@@ -442,8 +450,11 @@ class Deduplication:
                 write_atomic(self._fs, self._path, line)
 
     def close(self) -> None:
-        """Write the last snapshot. Call before the log is closed."""
+        """Write the last snapshot. Call before the log is closed; no later one is written."""
         self.save()
+        with self._saving:
+            # The file may be that of a new topic in the same place.
+            self._discarded = True
 
     def discard(self) -> None:
         """Switch deduplication off: delete the snapshot and prevent later ones."""

@@ -18,8 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lithify.errors import CONFLICT, InvalidInput
-from lithify.topics.producers.client import NOBODY, ClientInfo
+from lithify.errors import InvalidInput
+from lithify.exit_codes import CONFLICT
+from lithify.topics.client_info import NOBODY, ClientInfo
 
 __all__ = ["AccessMode", "Producer", "ProducerBusy", "ProducerFenced", "Producers"]
 

@@ -15,22 +15,25 @@ no append before it has returned.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError, LogClosed
+from lithify.errors import InvalidInput, LithifyError, LogClosed
+from lithify.exit_codes import CONFLICT
 from lithify.log.segments.frame_batch import size_of
 from lithify.positions import unpack
+from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.disk_steps import DiskCall
 from lithify.topics.messages.message import MessageId, new_entry
 from lithify.topics.producers.deduplication import ProducerProgress
-from lithify.topics.retention import BacklogExceeded
 from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -125,12 +128,25 @@ class TopicWriter:
         while self.preparation(size_bytes) is not None:
             yield DiskCall(self, partial(self.preparation, size_bytes))
 
-    def saving_producers(self) -> Steps[None]:
-        """Write the deduplication snapshot, if deduplication is on."""
+    def saving_producers(
+        self, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> Steps[None]:
+        """Write the deduplication snapshot, if deduplication is on; raises if that fails.
+
+        `guard` is entered in the thread that writes.
+        """
         deduplication = self.deduplication
-        if deduplication is not None:
-            # The queue of the writer excludes other snapshots and appends meanwhile.
-            yield DiskCall(self, deduplication.saving)
+        if deduplication is None:
+            return
+
+        def find() -> Callable[[], None] | None:
+            save = deduplication.saving()
+            return None if save is None else partial(_guarded, guard, save)
+
+        # The queue of the writer excludes other snapshots and appends meanwhile.
+        yield DiskCall(self, find)
+        if deduplication.failure is not None:
+            raise deduplication.failure
 
     def append_entries(
         self,
@@ -222,3 +238,8 @@ class TopicWriter:
         """Raise `LogClosed` if the topic was closed or deleted during a wait."""
         if self._log.closed:
             raise LogClosed(f"topic {self._name} was closed during the request")
+
+
+def _guarded(guard: Callable[[], AbstractContextManager[None]], call: Callable[[], None]) -> None:
+    with guard():
+        call()

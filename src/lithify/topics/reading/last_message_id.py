@@ -4,6 +4,9 @@ Each append records the id of its last message, which becomes readable only when
 visible. Until then the record is queued. Without a record, after an open or a failed write, the
 last entry is read once.
 
+A compacted reader that has no entry of the log above its border gets the last retained message,
+which the compaction service knows without reading an entry.
+
 One thread at a time; owned by the topic.
 """
 
@@ -13,13 +16,16 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.positions import NO_POSITION
+from lithify.positions import NO_POSITION, unpack
 from lithify.topics.disk_steps import DiskCall
+from lithify.topics.messages.message import MessageId
 from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     from lithify.log.log import Log
+    from lithify.topics.compaction.compaction_service import TopicCompactionService
     from lithify.topics.disk_steps import Steps
+    from lithify.topics.reading.dispatch_reads import TopicReads
 
 __all__ = ["LastMessageId"]
 
@@ -27,8 +33,13 @@ __all__ = ["LastMessageId"]
 class LastMessageId:
     """The last message id of one log."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(
+        self, log: Log, reading: TopicReads, service: TopicCompactionService, partition: int
+    ) -> None:
         self._log = log
+        self._reading = reading
+        self._service = service
+        self._partition = partition
         self._known = (NO_POSITION, -1)
         self._pending: deque[tuple[int, int]] = deque()
         """Records of appends that are not visible yet."""
@@ -43,7 +54,17 @@ class LastMessageId:
         while self._pending and self._pending[0][0] <= last:
             self._known = self._pending.popleft()
 
-    def finding_last(self) -> Steps[tuple[int, int]]:
+    def finding(self, through: int | None = None) -> Steps[MessageId]:
+        """See `Topic.last_message_id`. Reads an entry only after an open or a failed write."""
+        if through is None or self._log.last_position > self._reading.compacted_end(through):
+            position, index = yield from self._finding_in_log()
+        else:
+            last = self._service.last_message_position()
+            position, index = (NO_POSITION, -1) if last is None else (last.position, last.slot)
+        ledger, entry = unpack(position) if position >= 0 else (-1, -1)
+        return MessageId(ledger, entry, index, self._partition)
+
+    def _finding_in_log(self) -> Steps[tuple[int, int]]:
         """(position, index in its batch or -1) of the last message; (-1, -1) if there is none."""
         self._take_visible()
         last = self._log.last_position

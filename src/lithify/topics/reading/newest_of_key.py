@@ -27,10 +27,10 @@ import numpy as np
 from lithify.compaction.limits.budget import Budget
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import Corrupt, UnsupportedVersion
-from lithify.log.keyindex.key_index import KeyRows
+from lithify.log.key_index.key_index import KeyRows
 from lithify.log.segments.frame import LogEntry
 from lithify.positions import NO_POSITION
-from lithify.topics.compaction.key_index import IndexTask, SegmentRows, run_index
+from lithify.topics.compaction.build_key_index import IndexTask, SegmentRows, run_index
 from lithify.topics.compaction.key_index_flags import (
     CHUNK_LAST,
     CHUNK_PART,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.fs import FileSystem
-    from lithify.log.deadset.dead_set import DeadSet
+    from lithify.log.dead_set.dead_set import DeadSet
     from lithify.log.log import Log
     from lithify.log.reader import Snapshot
     from lithify.topics.messages.message import Message

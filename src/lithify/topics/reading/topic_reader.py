@@ -1,20 +1,19 @@
-"""Reads a topic: messages for the library, the newest of a key, the last one, and search by time.
+"""Reads a topic: messages for the library, the newest of a key, and single entries.
 
 Readers see the entries that are durable as configured. Compacted readers see the retained entries
-up to the horizon, and the log above it. Dispatch to consumers reads by `reads.py`.
+up to the horizon, and the log above it. Dispatch to consumers reads by `dispatch_reads.py`;
+`find_time.py` searches by time, and `last_message_id.py` finds the last message.
 
 One thread at a time, as for the topic, except for methods that allow any thread.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from lithify.positions import NO_POSITION, unpack
 from lithify.topics.compaction.compaction_service import LogCompactionService
-from lithify.topics.disk_steps import DiskCall
 from lithify.topics.messages.message import Message, MessageId, read_entry
+from lithify.topics.reading.find_time import TimeSearch
 from lithify.topics.reading.newest_of_key import NewestOfKey
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from lithify.topics.compaction.topic_compaction import TopicCompaction
     from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.disk_steps import Steps
+    from lithify.topics.reading.dispatch_reads import TopicReads
     from lithify.topics.reading.last_message_id import LastMessageId
-    from lithify.topics.reading.reads import TopicReads
 
 __all__ = ["TopicReader"]
 
@@ -52,7 +51,8 @@ class TopicReader:
     ) -> None:
         self._partition = name.partition
         self._log = log
-        self._end = end
+        self.end = end
+        self.times = TimeSearch(log, reading, service)
         self._reading = reading
         self._compaction = compaction
         self._service = service
@@ -95,32 +95,13 @@ class TopicReader:
             position = through + 1
         yield from snapshot.read(position)
 
-    def finding_last_message_id(self, through: int | None = None) -> Steps[MessageId]:
-        """See `Topic.last_message_id`. Reads an entry only after an open or a failed write."""
-        if through is None or self._log.last_position > self._reading.compacted_end(through):
-            position, index = yield from self._end.finding_last()
-        else:
-            last = self._service.last_message_position()
-            position, index = (NO_POSITION, -1) if last is None else (last.position, last.slot)
-        ledger, entry = unpack(position) if position >= 0 else (-1, -1)
-        return MessageId(ledger, entry, index, self._partition)
-
     def border(self, joined: int) -> int:
-        """The border of a consumer that joined at this horizon; see `reads.py`."""
+        """The border of a consumer that joined at this horizon; see `dispatch_reads.py`."""
         return self._reading.compacted_end(joined)
 
     def following(self, position: int) -> int:
         """The first position at or above one that an entry has or a future one may get."""
         return self._reading.following(position)
-
-    def find_message_time(self, time_ms: int) -> int:
-        """The first position of the log or the view published at or after a time.
-
-        The view has messages that retention has trimmed from the log. Returns the next position if
-        there is none. Waits for the disk; in any thread.
-        """
-        in_log, in_view = self.find_time(time_ms), self._service.find_by_publish_time(time_ms)
-        return in_log if in_view is None else min(in_log, in_view)
 
     def entry_at(self, position: int) -> Steps[LogEntry | None]:
         """The entry at a position, None if there is none."""
@@ -129,25 +110,3 @@ class TopicReader:
             run = yield from self._reading.loading(position)
         entries, _ = run.take(position, 1)
         return entries[0] if entries and entries[0].position == position else None
-
-    def finding_time(self, time_ms: int, *, compacted: bool = False) -> Steps[int]:
-        """See `find_time`."""
-        position: int = yield DiskCall(
-            self._reading, lambda: partial(self.find_time, time_ms, compacted=compacted)
-        )
-        return position
-
-    def find_time(self, time_ms: int, *, compacted: bool = False) -> int:
-        """The first position published at or after a time; the next position if there is none.
-
-        Waits for the disk; in any thread.
-        """
-        horizon = NO_POSITION
-        if compacted:
-            position = self._service.find_by_publish_time(time_ms)
-            if position is not None:
-                return position
-            horizon = self._service.last_compacted_position
-        with self._log.snapshot("time search") as snapshot:
-            position = snapshot.find_time(time_ms)
-        return self._log.next_position if position is None else max(position, horizon + 1)

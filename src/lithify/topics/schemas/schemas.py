@@ -32,7 +32,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, DamagedFile, InvalidInput
+from lithify.errors import DamagedFile, InvalidInput
+from lithify.exit_codes import CONFLICT
 from lithify.fs.checked_lines import append_line, encode_line, read_lines
 from lithify.topics.schemas.avro import AvroType, parse_avro, unreadable
 

@@ -5,10 +5,11 @@
 1. In the log, whole ledgers count by the manifest, and a ledger with the position in it by the
    entries above the position.
 2. A compacted subscription gets retained entries up to its border, and the log above it
-   (`topics/reading/reads.py`). Whole segments of the view count by the manifest. In a segment of
-   which it gets a part, entries are counted exactly in the first `PIECES_MAX` pieces; behind them
-   the rest is estimated by bytes, less the entries in the dead set. So about 2 MiB are read, those
-   that are delivered next. The count is exact if less is left or all entries have the same size.
+   (`topics/reading/dispatch_reads.py`). Whole segments of the view count by the manifest. In a
+   segment of which it gets a part, entries are counted exactly in the first `PIECES_MAX` pieces;
+   behind them the rest is estimated by bytes, less the entries in the dead set. So about 2 MiB are
+   read, those that are delivered next. The count is exact if less is left or all entries have the
+   same size.
 
 The disk space that a subscription retains is different: it is the log above mark-delete, also for a
 compacted one, and is what a backlog limit is about.

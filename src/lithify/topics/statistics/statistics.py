@@ -37,8 +37,8 @@ from lithify.topics.subscriptions.subscription import SubscriptionType
 
 if TYPE_CHECKING:
     from lithify.compaction.reports.status import CompactionRecord
+    from lithify.topics.client_info import ClientInfo
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.producers.client import ClientInfo
     from lithify.topics.producers.producers import Producer
     from lithify.topics.subscriptions.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
@@ -271,13 +271,8 @@ def _zeros() -> dict[str, float]:
 # --- internal stats ---------------------------------------------------------------------------
 
 
-def internal_stats(topic: Topic) -> dict[str, Any]:
-    """The state of the log and the cursors of a topic."""
-    return run_here(internal_stats_steps(topic))
-
-
 def internal_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
-    """`internal_stats` in steps."""
+    """The state of the log and the cursors of a topic, in steps."""
     cursors = {}
     for name, subscription in sorted(topic.subscriptions.items()):
         cursors[name] = _cursor_stats(topic, subscription)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from lithify.errors import CONFLICT, InvalidInput, LithifyError
-from lithify.topics.producers.client import NOBODY, ClientInfo
+from lithify.errors import InvalidInput, LithifyError
+from lithify.exit_codes import CONFLICT
+from lithify.topics.client_info import NOBODY, ClientInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

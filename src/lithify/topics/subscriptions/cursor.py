@@ -33,7 +33,7 @@ The bytes, version 1, little-endian:
         16     4  n            bytes of the ranges
         20     4  gaps         number of ranges that cover positions that do not exist
         24     4  batches      number of partly acknowledged batches
-        28     n  ranges       as a live set (`liveset/format.py`); empty if there are none
+        28     n  ranges       as a live set (`live_set/format.py`); empty if there are none
          …     …  gaps         index of the range (4), entries acknowledged in it (8)
          …     …  batches      position (8), length (4), the remaining bits in `length` bytes
        end     4  crc          CRC-32C of everything before it
@@ -53,7 +53,7 @@ import numpy as np
 
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.topics.subscriptions.acknowledged_ranges import AckedRanges
 

@@ -32,7 +32,7 @@ from lithify.topics.subscriptions.entry_flags import is_spent
 
 if TYPE_CHECKING:
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.reading.reads import EntryRun, TopicReads
+    from lithify.topics.reading.dispatch_reads import EntryRun, TopicReads
     from lithify.topics.subscriptions.cursor import Cursor
     from lithify.topics.subscriptions.cursor_store import CursorStore
     from lithify.topics.subscriptions.subscription import Subscription

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.log.log import Log
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.reading.reads import TopicReads
+    from lithify.topics.reading.dispatch_reads import TopicReads
     from lithify.topics.subscriptions.cursor_gaps import CursorGaps
     from lithify.topics.subscriptions.subscription import Delivery, DispatchRead, Subscription
 
@@ -55,7 +55,7 @@ class Dispatcher:
             run = self._reading.cached(start, joined)
             if run is None:
                 run = yield from self._reading.loading(start, joined)
-                if not _still_wants(subscription, request, joined, now_ms):
+                if not _is_still_wanted(subscription, request, joined, now_ms):
                     continue
             if request.positions:
                 entries, through = self._reading.read_each(
@@ -78,7 +78,7 @@ class Dispatcher:
         return []
 
 
-def _still_wants(
+def _is_still_wanted(
     subscription: Subscription, request: DispatchRead, joined: int | None, now_ms: int
 ) -> bool:
     """Does the subscription, after a load, still need the run that was loaded?"""

@@ -56,7 +56,7 @@ class MaskedBatches:
             if each <= position:
                 self.acknowledge(each)
 
-    def take_passed_over(self, position: int) -> list[int]:
+    def take_skipped(self, position: int) -> list[int]:
         """The open batches before an acknowledged entry; they will be sent packed."""
         passed = []
         for each in self._sent:

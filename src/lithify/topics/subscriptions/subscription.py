@@ -19,9 +19,10 @@ Types
 
 The entries that an exclusive or failover consumer holds are not recorded: it restarts after
 mark-delete. For the other types, undelivered entries (the consumer has no permits, the entry is not
-due, or it is to be redelivered) are stored as positions only. With `WAITING_MAX` of them, or
-`DELAYED_MAX` that are not due, the subscription reads no further. When the last consumer leaves,
-all of this is discarded, and read again later.
+due, or it is to be redelivered) are stored as positions only (`undelivered_by_key_slot.py`,
+`delayed_entries.py`, `redeliveries.py`). With `WAITING_MAX` of them, or `DELAYED_MAX` that are not
+due, the subscription reads no further. When the last consumer leaves, all of this is discarded, and
+read again later.
 
 Exclusive and failover subscriptions may be **compacted**: they deliver retained entries, and of a
 batch only some messages may be retained. Such a batch is sent in a form that its consumer can read,
@@ -32,7 +33,6 @@ unacknowledged, or if the batch is redelivered, it is sent packed (`masked_batch
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
@@ -50,10 +50,12 @@ from lithify.topics.subscriptions.consumer import (
     SubscriptionType,
     UnacknowledgedEntry,
 )
+from lithify.topics.subscriptions.delayed_entries import DelayedEntries
 from lithify.topics.subscriptions.entry_flags import is_spent, message_count
 from lithify.topics.subscriptions.key_shared_slots import KeySharedSlots
 from lithify.topics.subscriptions.masked_batches import MaskedBatches
-from lithify.topics.subscriptions.undelivered import Undelivered
+from lithify.topics.subscriptions.redeliveries import Redeliveries
+from lithify.topics.subscriptions.undelivered_by_key_slot import Undelivered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,12 +76,8 @@ __all__ = [
 ]
 
 WAITING_MAX = 10_000
-DELAYED_MAX = 100_000
 AGAIN_MAX = 200
 """Maximum number of undelivered entries in one read request."""
-
-RETURNED_PER_STEP = 1_000
-"""Entries queued for redelivery per step, after a consumer left or requested redelivery."""
 
 _NO_SLOT = -1
 
@@ -152,13 +150,12 @@ class Subscription:
         self.delivered_messages = 0
         self.delivered_bytes = 0
         self._slot_of = slot_of
-        self._due_ms_of = due_ms_of
         self._partition = partition
         self._waiting_max = waiting_max
         self._slots: KeySharedSlots[Consumer] = KeySharedSlots()
         self._waiting = Undelivered(self._slots.owner)
-        self._delayed: list[tuple[int, int]] = []
-        self._redeliveries: dict[int, int] = {}
+        self._delayed = DelayedEntries(due_ms_of)
+        self._redeliveries = Redeliveries()
         self._masked = MaskedBatches()
         self._holders: dict[int, Consumer] = {}
         self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
@@ -169,8 +166,6 @@ class Subscription:
         """Shared, during `offer`: the ready consumers in round-robin order, by priority."""
         self._last_rank = (0, "", 0)
         """Rank of the consumer that received the last entry."""
-        self._returning: deque[tuple[Consumer, list[int]]] = deque()
-        """Held entries that will be queued for redelivery."""
 
     # --- consumers --------------------------------------------------------------------------
 
@@ -254,8 +249,8 @@ class Subscription:
     def wants(self, now_ms: int) -> DispatchRead | None:
         """What to read next; None if no consumer could receive it."""
         self._return_some()
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            self._waiting.add(heapq.heappop(self._delayed)[1], _NO_SLOT)
+        for position in self._delayed.take_due(now_ms):
+            self._waiting.add(position, _NO_SLOT)
         candidates = [self.active] if self.kind.single else self._ranking
         ready = [consumer for consumer in candidates if consumer is not None and consumer.ready]
         if not ready:
@@ -264,19 +259,19 @@ class Subscription:
         positions = self._deliverable(ready, min(messages, AGAIN_MAX))
         if positions:
             return DispatchRead(tuple(positions), 0, messages)
-        if len(self._waiting) >= self._waiting_max or len(self._delayed) >= DELAYED_MAX:
+        if len(self._waiting) >= self._waiting_max or self._delayed.is_full:
             return None
         return DispatchRead((), self.cursor.first_unacked_from(self.read_position), messages)
 
     @property
     def unfinished(self) -> bool:
         """Are entries still to be queued for redelivery, even if nothing was delivered?"""
-        return bool(self._returning)
+        return self._redeliveries.unfinished
 
     @property
     def due_ms(self) -> int | None:
         """Due time of the next delayed entry, None if there is none."""
-        return self._delayed[0][0] if self._delayed else None
+        return self._delayed.due_ms
 
     def _deliverable(self, ready: Sequence[Consumer], limit: int) -> list[int]:
         """Undelivered entries that can be delivered."""
@@ -336,13 +331,7 @@ class Subscription:
         return self.compacted and is_spent(entry, self.cursor.remaining_of(entry.position))
 
     def _delay(self, entry: LogEntry, now_ms: int) -> bool:
-        if self.kind is not SubscriptionType.SHARED:
-            return False
-        due_ms = self._due_ms_of(entry)
-        if due_ms <= now_ms:
-            return False
-        heapq.heappush(self._delayed, (due_ms, entry.position))
-        return True
+        return self.kind is SubscriptionType.SHARED and self._delayed.add(entry, now_ms)
 
     def _slot(self, entry: LogEntry) -> int:
         if self.kind is not SubscriptionType.KEY_SHARED:
@@ -409,7 +398,7 @@ class Subscription:
             if slot != _NO_SLOT:
                 _, count = self._held_in_slot.get(slot, (consumer, 0))
                 self._held_in_slot[slot] = consumer, count + 1
-        return Delivery(consumer, entry, self._redeliveries.get(position, 0), remaining, wire)
+        return Delivery(consumer, entry, self._redeliveries.count(position), remaining, wire)
 
     def _form(self, position: int, remaining: int | None) -> BatchForm:
         if not self.durable:
@@ -423,7 +412,7 @@ class Subscription:
         """The cursor has recorded an acknowledgement of an entry or of messages in it."""
         self._masked.acknowledge(position)
         if self.cursor.is_acked(position):
-            for earlier in self._masked.take_passed_over(position):
+            for earlier in self._masked.take_skipped(position):
                 self._waiting.add(earlier, _NO_SLOT)
             self._release(position)
             self._forget(position)
@@ -441,8 +430,7 @@ class Subscription:
             self._release(each)
         self._waiting.discard_up_to(position)
         self._masked.acknowledge_up_to(position)
-        for each in [p for p in self._redeliveries if p <= position]:
-            del self._redeliveries[each]
+        self._redeliveries.forget_up_to(position)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[int] | None) -> None:
         """A consumer requests redelivery of these entries, or of all it holds."""
@@ -452,8 +440,7 @@ class Subscription:
             return
         requested = list(consumer.held) if positions is None else dict.fromkeys(positions)
         again = [position for position in requested if position in consumer.held]
-        counts = self._redeliveries
-        counts.update({position: counts.get(position, 0) + 1 for position in again})
+        self._redeliveries.request(again)
         self._requeue(consumer, again)
 
     def record_seek(self, position: int) -> None:
@@ -472,30 +459,19 @@ class Subscription:
             consumer.unacked_messages = 0
         self._holders.clear()
         self._held_in_slot.clear()
-        self._returning.clear()
         self._waiting.clear()
         self._delayed.clear()
         self._redeliveries.clear()
         self.rewind()
 
     def _requeue(self, consumer: Consumer, positions: list[int]) -> None:
-        """Queue entries for redelivery, in steps.
-
-        An entry counts as held, and its slot as taken, until its step. A consumer may hold tens of
-        thousands of entries, so `wants` continues with the rest.
-        """
+        """Queue entries for redelivery, in steps; `wants` continues with the rest."""
         if positions:
-            self._returning.append((consumer, positions[::-1]))
+            self._redeliveries.add(consumer, positions)
             self._return_some()
 
     def _return_some(self) -> None:
-        for _ in range(RETURNED_PER_STEP):
-            while self._returning and not self._returning[0][1]:
-                self._returning.popleft()
-            if not self._returning:
-                return
-            consumer, positions = self._returning[0]
-            position = positions.pop()
+        for consumer, position in self._redeliveries.take_step():
             held = consumer.held.get(position)
             # It may have been acknowledged before its step.
             if held is not None:
@@ -517,4 +493,4 @@ class Subscription:
     def _forget(self, position: int) -> None:
         """Remove an entry that needs no delivery."""
         self._waiting.discard(position)
-        self._redeliveries.pop(position, None)
+        self._redeliveries.forget(position)

@@ -17,8 +17,8 @@ from lithify.compaction.reports.report import Cause
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING
 from lithify.compaction.run.journal import Journal
+from lithify.compaction.scheduling.run_order import REST_MS
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.compaction.scheduling.schedule import REST_MS
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import InvalidSetting, JobFailed, RunRefused
 from lithify.fs import MemoryFileSystem
@@ -38,7 +38,7 @@ SETTINGS = BlobSettings(deleted_retention_ms=RETENTION_MS, every_ms=DAY_MS)
 
 
 class Node:
-    """Some stores, and what looks after them."""
+    """Some stores, and what maintains them."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -61,7 +61,7 @@ class Node:
         return life
 
     def settled(self, name: str) -> CompactionStatus:
-        """When nothing goes on any more."""
+        """Wait until no run is in progress."""
         while self.compactions.is_busy(self.lives[name].store):
             pass
         return self.compactions.status(name)
@@ -90,7 +90,7 @@ def refill(life: Life) -> None:
     life.roll()
 
 
-def test_periodic_is_at_the_start_and_then_every_so_often(node: Node) -> None:
+def test_a_periodic_run_at_the_start_and_then_at_each_interval(node: Node) -> None:
     life = node.add("photos")
     assert node.compactions.status("photos").state is CompactionState.NOT_RUN
     node.compactions.request_due_runs()
@@ -103,7 +103,7 @@ def test_periodic_is_at_the_start_and_then_every_so_often(node: Node) -> None:
     assert node.runs("photos") == ["periodic", "periodic"]
 
 
-def test_a_person_asks_for_a_policy(node: Node) -> None:
+def test_a_request_chooses_a_policy(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, triggers=("admin",)))
     node.compactions.request_due_runs()
     assert node.runs("photos") == [], "nobody but a person may ask"
@@ -124,7 +124,7 @@ def test_without_triggers_compaction_is_off(node: Node) -> None:
         replace(SETTINGS, triggers=("sometimes",))
 
 
-def test_the_answer_says_why_not(node: Node) -> None:
+def test_a_refused_request_has_a_reason(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, used_percent_min=50))
     generation = life.store.log.manifest.generation
     node.compactions.request_due_runs()
@@ -153,7 +153,7 @@ def test_a_run_that_frees_too_few_segments_leaves_nothing_behind(node: Node, pol
     life.check()
 
 
-def test_a_store_of_one_segment_is_left_alone(node: Node) -> None:
+def test_a_store_of_one_segment_is_not_compacted(node: Node) -> None:
     fs = MemoryFileSystem()
     store = BlobStore.create(fs, "/one", capacity_bytes=2**20, segment_bytes=2**20)
     compactions = BlobCompactions(lambda: {"one": store}, RunQueue(node.clock))
@@ -164,7 +164,7 @@ def test_a_store_of_one_segment_is_left_alone(node: Node) -> None:
     store.close()
 
 
-def test_a_policy_that_there_is_not_is_refused_at_once(node: Node) -> None:
+def test_an_unknown_policy_is_refused_at_once(node: Node) -> None:
     life = node.add("photos")
     with pytest.raises(InvalidSetting, match="one of all, stats, hybrid"):
         node.compactions.request(life.store, "view")
@@ -188,7 +188,7 @@ def test_deletes_stay_until_every_replica_has_seen_them(node: Node) -> None:
 
 
 class Stuck(HookedJobs):
-    """A job that begins and waits until it is let go, or fails."""
+    """A job that begins and waits until it is released, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.began = threading.Event()
@@ -219,7 +219,7 @@ def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     assert not node.compactions.cancel("never heard of")
 
 
-def test_a_run_that_is_asked_for_during_a_dry_run_waits_for_it(node: Node) -> None:
+def test_a_request_during_a_dry_run_waits_for_it(node: Node) -> None:
     life = node.add("photos")
     stuck = Stuck()
     plan, given = life.store.compaction.plan, ("all", stuck)
@@ -236,7 +236,7 @@ def test_a_run_that_is_asked_for_during_a_dry_run_waits_for_it(node: Node) -> No
     assert (status.report.result, status.report.policy) == ("done", "all")
 
 
-def test_a_run_that_is_asked_for_during_another_is_a_run_of_its_own(node: Node) -> None:
+def test_a_request_during_a_run_is_a_separate_run(node: Node) -> None:
     life = node.add("photos")
     stuck = node.queue.jobs = Stuck()
     first = node.compactions.request(life.store, policy="stats")
@@ -251,7 +251,7 @@ def test_a_run_that_is_asked_for_during_another_is_a_run_of_its_own(node: Node) 
     assert [r.run_id for r in life.store.compaction.history.newest(9)] == ids[::-1]
 
 
-def test_a_dry_run_says_what_the_run_after_it_says(node: Node) -> None:
+def test_a_dry_run_matches_the_run_after_it(node: Node) -> None:
     life = node.add("photos")
     compaction = life.store.compaction
     assert compaction.plan().declined is None
@@ -264,7 +264,7 @@ def test_a_dry_run_says_what_the_run_after_it_says(node: Node) -> None:
         report = compaction.run()
         assert (report.result, report.declined) == ("nothing to do", declined)
         assert life.store.log.manifest.generation == generation
-        # Sealed and all live: that a run has looked at it is no reason to publish.
+        # Sealed and all live: that a run has checked it is no reason to publish.
         life.put(f"more {generation}", 120_000)
         life.roll()
 
@@ -286,7 +286,7 @@ class OtherDisk(MemoryFileSystem):
 
 
 class Together(HookedJobs):
-    """No run goes on before as many have begun."""
+    """No run proceeds before all have started."""
 
     def __init__(self, runs: int) -> None:
         self._all_here = threading.Barrier(runs)
@@ -305,7 +305,7 @@ def test_stores_of_two_disks_are_compacted_side_by_side(node: Node) -> None:
     assert node.runs("first") == node.runs("second") == ["admin"]
 
 
-def test_what_failed_rests_and_is_tried_again_by_itself(node: Node) -> None:
+def test_a_failed_run_is_retried_after_a_pause(node: Node) -> None:
     life = node.add("photos")
     node.queue.jobs = Stuck(fails=True)
     node.compactions.request_due_runs()
@@ -366,7 +366,7 @@ def cut_off(node: Node, settings: BlobSettings = SETTINGS) -> tuple[Life, RunRec
     return life, killed
 
 
-def test_where_runs_are_for_persons_one_that_was_cut_off_is_finished_and_no_other_begins(
+def test_with_the_admin_trigger_only_a_killed_run_is_resumed_and_no_other_starts(
     node: Node,
 ) -> None:
     life, killed = cut_off(node, replace(SETTINGS, triggers=("admin",)))
@@ -381,7 +381,7 @@ def test_where_runs_are_for_persons_one_that_was_cut_off_is_finished_and_no_othe
     assert life.store.statistics().reclaimable_bytes > 20_000, "of what has expired since"
 
 
-def test_a_run_that_is_cut_off_by_closing_goes_on_after_the_restart(node: Node) -> None:
+def test_a_run_suspended_by_a_close_resumes_after_the_restart(node: Node) -> None:
     life, killed = cut_off(node)
     assert "interrupted" in node.compactions.status("photos").error
     node.compactions.request_due_runs()

@@ -122,7 +122,7 @@ def test_user_metadata_goes_and_the_rest_of_the_record_stays(life: Life) -> None
     assert b"x" in data
 
 
-def test_only_deleted_blobs_are_erased_not_those_that_expired_or_came_back(life: Life) -> None:
+def test_only_deleted_blobs_are_erased_not_expired_or_undeleted_ones(life: Life) -> None:
     life.put("expired", 500, 10)
     life.put("back", 500)
     life.delete("back")
@@ -137,7 +137,7 @@ def test_only_deleted_blobs_are_erased_not_those_that_expired_or_came_back(life:
     assert life.answer("both", Include.ALL) is BlobDeleted
 
 
-def test_what_compaction_dropped_and_did_not_rewrite_is_erased(life: Life) -> None:
+def test_content_dropped_but_not_rewritten_by_compaction_is_erased(life: Life) -> None:
     """Also if the delete is gone before anybody came to erase."""
     life.put("dropped", 500)
     for number in range(4):
@@ -172,7 +172,7 @@ def test_the_active_segment_waits_and_is_rolled_after_an_hour(life: Life) -> Non
     assert (life.erase().blobs, segments_of(life)) == (0, 2), "nothing in it waits"
 
 
-def test_steps_are_bounded_and_go_on_in_the_next_process(life: Life) -> None:
+def test_steps_are_bounded_and_resume_in_the_next_process(life: Life) -> None:
     for number in range(6):
         life.put(f"blob {number}", 100_000)
         life.delete(f"blob {number}")
@@ -214,7 +214,7 @@ def test_a_blob_is_erased_for_all_from_its_first_batch_on(
         life.store.undelete("large")
 
 
-def test_the_clock_goes_back_while_a_round_is_on_its_way(life: Life) -> None:
+def test_the_clock_is_set_back_during_a_round(life: Life) -> None:
     life.put("a", 500)
     life.put("b", 500)
     life.delete("a")
@@ -229,7 +229,7 @@ def test_the_clock_goes_back_while_a_round_is_on_its_way(life: Life) -> None:
     assert life.store.erase.step(10**9).blobs == 2
 
 
-def test_a_delete_from_before_the_last_round_is_found_though_the_clock_lied(life: Life) -> None:
+def test_a_delete_before_the_last_round_is_found_though_the_clock_was_wrong(life: Life) -> None:
     life.put("a", 500)
     life.put("b", 500)
     life.delete("a")
@@ -243,7 +243,7 @@ def test_a_delete_from_before_the_last_round_is_found_though_the_clock_lied(life
     life.check()
 
 
-def test_a_reader_gets_the_old_bytes_or_is_told_never_zeros(disk: MemoryFileSystem) -> None:
+def test_a_reader_gets_the_old_bytes_or_an_error_never_zeros(disk: MemoryFileSystem) -> None:
     clock = ManualClock()
     store = BlobStore.create(
         disk,
@@ -260,7 +260,7 @@ def test_a_reader_gets_the_old_bytes_or_is_told_never_zeros(disk: MemoryFileSyst
     assert next(pieces) == large[: 2**20]
     store.delete("small")
     store.delete("large")
-    store._writer.seal()
+    store.writer.seal()
     clock.advance(LATE_S)
     assert store.erase.step(10**9).blobs == 2
     assert small.read() == b"a small one", "it was read when it was opened"
@@ -354,7 +354,7 @@ def test_compaction_after_and_before_erase(life: Life, policy: str) -> None:
     assert verify_log(life.fs, DIRECTORY).damage is None
 
 
-def test_an_erased_put_that_a_lying_clock_keeps_alive_is_copied_as_it_is(life: Life) -> None:
+def test_an_erased_put_kept_alive_by_a_wrong_clock_is_copied_as_it_is(life: Life) -> None:
     life.put("a", 500)
     life.put("other", 500)
     life.delete("a")
@@ -370,7 +370,7 @@ def test_an_erased_put_that_a_lying_clock_keeps_alive_is_copied_as_it_is(life: L
     life.check_erased()
 
 
-def test_erase_pauses_while_compaction_runs_and_goes_on_after_it_failed(life: Life) -> None:
+def test_erase_pauses_during_compaction_and_resumes_after_it_failed(life: Life) -> None:
     for number in range(4):
         life.put(f"blob {number}", 120_000)
         life.delete(f"blob {number}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SIZES = (300, 60_000, 200_000, 1_500_000)
 
 
-def test_readers_see_the_content_or_are_told_never_zeros_never_damage(tmp_path: Path) -> None:
+def test_readers_get_the_content_or_an_error_never_zeros_or_damage(tmp_path: Path) -> None:
     settings = BlobSettings(deleted_retention_ms=0, durability=Durability.NONE)
     store = BlobStore.create(
         LocalFileSystem(),
@@ -35,7 +35,7 @@ def test_readers_see_the_content_or_are_told_never_zeros_never_damage(tmp_path: 
         store.put(content, service="s", blob_id=blob_id)
     for blob_id in list(contents)[:32]:
         store.delete(blob_id)
-    store._writer.seal()
+    store.writer.seal()
     seen: dict[str, int] = {"content": 0, "deleted": 0}
     errors: list[BaseException] = []
     started, ended = threading.Barrier(4), threading.Event()

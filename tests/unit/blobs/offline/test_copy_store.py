@@ -1,4 +1,4 @@
-"""A store is made again with another shape, by copying what is valid."""
+"""A store is rebuilt with another shape, by copying what is valid."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_delete_without_its_put_is_copied_while_its_retention_lasts(life: Life
         store.get("short")
 
 
-def test_what_is_erased_is_not_copied_whatever_the_clock_says(life: Life) -> None:
+def test_erased_blobs_are_not_copied_whatever_the_clock_shows(life: Life) -> None:
     life.roll()
     life.clock.advance(RETENTION_MS / 1000 + 1)
     life.erase()
@@ -150,7 +150,7 @@ def test_what_is_erased_is_not_copied_whatever_the_clock_says(life: Life) -> Non
         assert answers(store, life)["deleted", Include.ALL].__name__ == "BlobDeleted"  # type: ignore[attr-defined]
 
 
-def test_a_source_whose_indexes_are_gone_is_copied_and_not_touched(life: Life) -> None:
+def test_a_source_without_indexes_is_copied_and_not_changed(life: Life) -> None:
     life.store.close()
     for name in life.fs.list(DIRECTORY):
         if name.endswith(".keys"):
@@ -161,7 +161,7 @@ def test_a_source_whose_indexes_are_gone_is_copied_and_not_touched(life: Life) -
     assert life.fs.list(DIRECTORY) == before
 
 
-def test_what_is_refused_before_anything_is_written(life: Life) -> None:
+def test_invalid_copies_are_refused_before_anything_is_written(life: Life) -> None:
     before = life.fs.list("/data")
     with pytest.raises(BlobTooLarge, match="blob 'large'"):
         copied(life, capacity_bytes=1_000_000, segment_bytes=100_000)
@@ -193,7 +193,7 @@ def test_a_copy_that_fails_leaves_nothing(life: Life) -> None:
     assert life.fs.list("/data") == ["blobs"]
 
 
-def test_a_copy_that_is_cut_off_is_no_store_and_can_be_made_again(life: Life) -> None:
+def test_an_interrupted_copy_is_no_store_and_can_be_repeated(life: Life) -> None:
     life.store.close()
     start = life.fs
     assert isinstance(start, MemoryFileSystem)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lithify.blobs.build_key_index import put_index, scan_rows
 from lithify.blobs.errors import BlobDeleted, NotABlobStore
 from lithify.blobs.index import Bloom
-from lithify.blobs.key_index import put_index, scan_rows
 from lithify.blobs.offline import verify as verify_module
 from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.records import (
@@ -26,11 +26,12 @@ from lithify.blobs.settings import StoreShape
 from lithify.checksum import crc32c
 from lithify.clock import ManualClock
 from lithify.compaction.tasks.jobs import no_check
-from lithify.errors import InvalidInput
-from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
-from lithify.log.file_names import ERASE, dead_set_name
+from lithify.errors import InvalidInput, UnsupportedVersion
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs.checked_lines import encode_line
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
+from lithify.log.file_names import ERASE, MANIFEST, dead_set_name
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
 from lithify.log.segments.frame import FLAG_ERASED, HEADER_BYTES
@@ -114,7 +115,7 @@ def test_a_store_larger_than_a_pass_is_read_several_times(
     assert verified(life) == once
 
 
-def test_where_no_store_is(life: Life) -> None:
+def test_a_directory_without_a_store(life: Life) -> None:
     with pytest.raises(InvalidInput):
         verify_store(life.fs, "/nowhere", life.clock)
     with Log.open(life.fs, "/data/topic", kind="topic"):
@@ -134,6 +135,20 @@ def test_a_damaged_byte_of_the_log_is_named(life: Life) -> None:
 def test_a_damaged_manifest_is_named(life: Life) -> None:
     disk_of(life).flip(f"{DIRECTORY}/MANIFEST", 50)
     assert problems(life) == [f"log {DIRECTORY}"]
+
+
+@pytest.mark.parametrize("name", [MANIFEST, ERASE])
+def test_a_newer_format_is_not_called_damage(life: Life, name: str) -> None:
+    path = f"{DIRECTORY}/{name}"
+    life.store.close()
+    data = read_file(life.fs, path)
+    if name == ERASE:
+        data = encode_line(data[9:].decode().strip().replace('"version":1', '"version":9'))
+    else:
+        data = data.replace(b"manifest 1 ", b"manifest 9 ", 1)
+    write_atomic(life.fs, path, data)
+    with pytest.raises(UnsupportedVersion, match=f"{path} has format version 9"):
+        verified(life)
 
 
 def test_a_damaged_or_missing_key_index_is_named_and_left(life: Life) -> None:
@@ -224,7 +239,7 @@ def test_a_damaged_progress_of_erase_is_named(life: Life) -> None:
     assert problems(life) == [f"erase {DIRECTORY}/{ERASE}"]
 
 
-def test_an_erase_that_was_cut_off_is_no_damage(life: Life) -> None:
+def test_an_interrupted_erase_is_no_damage(life: Life) -> None:
     life.delete("large")
     life.clock.advance(RETENTION_MS / 1000 + 1)
     life.store.close()
@@ -299,7 +314,7 @@ def change_with(blob_id: str, hashed: str, kind: BlobRecordKind) -> Callable[[by
         (lambda _: b"x", flags_of(BlobRecordKind.PART) | FLAG_ERASED, 0, "not all zeros"),
     ],
 )
-def test_a_record_that_cannot_be_is_named(
+def test_an_invalid_record_is_named(
     body: Callable[[bytes], bytes], flags: int, tag: int, what: str
 ) -> None:
     life = Life(MemoryFileSystem(), ManualClock())

@@ -1,4 +1,4 @@
-"""Replicas that lose touch with each other, and what becomes of their blobs."""
+"""Replicas that lose contact with each other, and the state of their blobs afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.blobs.errors import ReplicaNotCurrent, ReplicaTalksNonsense
+from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaNotCurrent
 from lithify.blobs.purged_tombstones import NOTHING
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.replication.blob_stream import read_records
@@ -60,7 +60,7 @@ def restore(replica: Replica, fs: MemoryFileSystem) -> None:
     replica.open()
 
 
-def test_what_is_put_changed_and_deleted_comes_to_the_others(world: World) -> None:
+def test_puts_changes_and_deletes_reach_the_other_replicas(world: World) -> None:
     a, b, c = world.replicas
     kept, gone = put(world, a, bytes(70_000)), put(world, b)
     world.heal()
@@ -107,14 +107,14 @@ def test_a_delete_stays_until_every_replica_has_seen_it(world: World) -> None:
         world.step("pull", a)
         compact_all(world, a, b)
     assert [change.deleted for change in all_changes(a.store)] == [True]
-    assert a.store.forgotten().position == -1
+    assert a.store.purged().position == -1
     world.heal()
     assert c.content(blob_id) is None
     compact_all(world, a, b, c)
     assert all_changes(a.store) == all_changes(b.store) == all_changes(c.store) == []
 
 
-def test_a_replica_that_was_no_peer_for_long_brings_nothing_back(world: World) -> None:
+def test_a_replica_that_was_no_peer_for_long_revives_nothing(world: World) -> None:
     a, b, c = world.replicas
     blob_id, other = put(world, a), put(world, b)
     world.heal()
@@ -144,7 +144,7 @@ def let_expire(world: World, replica: Replica, blob_id: str) -> None:
     world._note(replica, blob_id)
 
 
-def test_a_replica_that_was_no_peer_does_not_bring_back_what_a_ttl_let_expire(world: World) -> None:
+def test_a_replica_that_was_no_peer_does_not_revive_expired_blobs(world: World) -> None:
     a, b, c = world.replicas
     blob_id, other = put(world, a), put(world, b)
     world.heal()
@@ -163,7 +163,7 @@ def test_a_replica_that_was_no_peer_does_not_bring_back_what_a_ttl_let_expire(wo
     assert [replica.content(other) for replica in world.replicas] == [b"content"] * 3
 
 
-def test_a_blob_that_came_with_its_ttl_does_not_come_back_without_it(world: World) -> None:
+def test_a_blob_replicated_with_its_ttl_is_not_restored_without_it(world: World) -> None:
     a, b, c = world.replicas
     b.away = True
     blob_id = put(world, a)
@@ -183,7 +183,7 @@ def test_a_blob_that_came_with_its_ttl_does_not_come_back_without_it(world: Worl
     assert b.content(blob_id) is c.content(blob_id) is None
 
 
-def test_a_ttl_that_is_over_before_the_content_comes_is_known_all_the_same(world: World) -> None:
+def test_a_ttl_that_passed_before_the_content_arrived_is_kept(world: World) -> None:
     a, b, c = world.replicas
     a.clock, b.clock = SkewedClock(world.clock, 1000), SkewedClock(world.clock, 0)
     for replica in (a, b):
@@ -202,7 +202,7 @@ def test_a_ttl_that_is_over_before_the_content_comes_is_known_all_the_same(world
     assert b.content(blob_id) is None, "c has it without the ttl"
 
 
-def test_a_replica_that_was_read_but_has_never_asked_is_not_new(world: World) -> None:
+def test_a_replica_that_was_read_but_has_not_requested_is_not_new(world: World) -> None:
     a, b, c = world.replicas
     blob_id = put(world, c)
     for replica in (a, b):
@@ -224,7 +224,7 @@ def test_a_replica_that_was_read_but_has_never_asked_is_not_new(world: World) ->
 
 
 def forgotten_by_two(world: World) -> str:
-    """A blob that c has, d has never heard of, and a and b have deleted and forgotten."""
+    """A blob that c has, d does not know, and a and b have deleted and forgotten."""
     a, b, c, d = world.replicas
     d.away = True
     blob_id = put(world, a)
@@ -244,7 +244,7 @@ def forgotten_by_two(world: World) -> str:
     return blob_id
 
 
-def test_two_replicas_that_come_back_at_once_do_not_hand_each_other_what_is_forgotten() -> None:
+def test_two_replicas_that_return_together_do_not_exchange_purged_blobs() -> None:
     world = World(1, trouble=False, lists_change=True)
     blob_id = forgotten_by_two(world)
     a, _, c, d = world.replicas
@@ -256,7 +256,7 @@ def test_two_replicas_that_come_back_at_once_do_not_hand_each_other_what_is_forg
     assert d.rank(blob_id) is not None, "it has heard of the delete that the sweep has made"
 
 
-def test_a_new_replica_that_took_what_is_forgotten_is_not_read_until_it_has_heard_of_it() -> None:
+def test_a_new_replica_with_a_purged_blob_is_not_read_until_it_has_swept() -> None:
     world = World(1, trouble=False, lists_change=True)
     blob_id = forgotten_by_two(world)
     a, b, c, d = world.replicas
@@ -276,7 +276,7 @@ def test_a_new_replica_that_took_what_is_forgotten_is_not_read_until_it_has_hear
     assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
 
 
-def test_what_is_forgotten_later_and_lower_is_not_covered_by_an_earlier_sweep() -> None:
+def test_an_earlier_sweep_does_not_cover_a_later_purge_at_a_lower_position() -> None:
     before = NOTHING.with_dropped(100, 5000)
     swept = Token("log", 10, swept=before.count)
     assert swept.covers(before)
@@ -287,7 +287,7 @@ def test_what_is_forgotten_later_and_lower_is_not_covered_by_an_earlier_sweep() 
     assert Token("log", 0, known=100).covers(after), "it was read once, and is read again"
 
 
-def test_a_content_that_is_on_its_way_while_its_delete_is_forgotten_is_not_taken(
+def test_a_content_in_flight_while_its_delete_is_purged_is_refused(
     world: World,
 ) -> None:
     a, b, c = world.replicas
@@ -320,7 +320,7 @@ def test_a_content_that_is_on_its_way_while_its_delete_is_forgotten_is_not_taken
     assert b.content(blob_id) is None
 
 
-def test_an_undelete_that_comes_while_a_run_drops_the_content_brings_it_along(
+def test_an_undelete_during_a_run_that_drops_the_content_restores_it(
     world: World,
 ) -> None:
     a, b, c = world.replicas
@@ -347,7 +347,7 @@ def test_a_run_drops_no_delete_for_an_undelete_that_is_not_durable(world: World)
     b.roll()
     a.store.undelete(blob_id)
     replication = b.store.replication
-    replication.applier.take(a.store.changes_since(None).changes, replication.forgotten())
+    replication.applier.take(a.store.changes_since(None).changes, replication.purged())
     world.clock.advance(2 * RETENTION_MS / 1000)
     b.store.compaction.run()
     replication.applier.forget()
@@ -357,7 +357,7 @@ def test_a_run_drops_no_delete_for_an_undelete_that_is_not_durable(world: World)
     assert rank[0] == 1, "the delete is gone, so the undelete must be there"
 
 
-def test_what_was_swept_by_mistake_can_be_undeleted(world: World) -> None:
+def test_a_blob_swept_by_mistake_can_be_undeleted(world: World) -> None:
     a, b, c = world.replicas
     old = put(world, a)
     world.heal()
@@ -379,7 +379,7 @@ def test_what_was_swept_by_mistake_can_be_undeleted(world: World) -> None:
     assert [r.content(lonely) for r in world.replicas] == [b"content"] * 3
 
 
-def test_an_old_copy_of_a_replica_brings_nothing_back(world: World) -> None:
+def test_an_old_copy_of_a_replica_revives_nothing(world: World) -> None:
     a, b, c = world.replicas
     blob_id = put(world, a)
     world.heal()
@@ -413,7 +413,7 @@ def test_a_lost_file_of_tokens_costs_a_comparison_and_nothing_else(world: World)
     assert [status.swept for r in world.replicas for status in r.replicator.status()] == [0] * 6
 
 
-def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World) -> None:
+def test_a_token_continues_in_the_segment_that_replaced_its_own(world: World) -> None:
     a = world.replicas[0]
     for _ in range(2):
         for number in range(20):
@@ -426,7 +426,7 @@ def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World
         a.store.delete(change.blob_id)
     compact_all(world, a)
     assert len(a.store.log.manifest.segments) == 2, "all is in one segment, and the active one"
-    assert a.store.forgotten().position == -1, "two peers have not passed the deletes"
+    assert a.store.purged().position == -1, "two peers have not passed the deletes"
     told = [change.blob_id for change in first.changes]
     page = a.store.changes_since(first.token, 5)
     told += [change.blob_id for change in page.changes]
@@ -438,7 +438,7 @@ def test_a_token_goes_on_in_what_has_taken_the_place_of_its_segment(world: World
     assert (again.changes, again.more, again.behind) == ((), False, 0)
 
 
-def test_a_token_of_another_log_or_from_beyond_the_end_begins_anew(world: World) -> None:
+def test_a_token_of_another_log_or_beyond_the_end_starts_from_the_beginning(world: World) -> None:
     a, b, _ = world.replicas
     blob_id = put(world, a)
     whole = a.store.changes_since(None)
@@ -480,7 +480,7 @@ def test_peers_are_checked(world: World, urls: list[str]) -> None:
     assert replication.peers == before
 
 
-def test_a_stream_that_is_cut_or_changed_is_found_out(world: World) -> None:
+def test_a_truncated_or_changed_stream_is_detected(world: World) -> None:
     a = world.replicas[0]
     ids = [put(world, a, b"x" * 300), "nobody", put(world, a, b"")]
     data = b"".join(a.store.replication.feed.records(ids))
@@ -491,22 +491,22 @@ def test_a_stream_that_is_cut_or_changed_is_found_out(world: World) -> None:
 
     assert read(data) == [(ids[0], b"x" * 300), (ids[2], b"")]
     for end in range(len(data)):
-        with pytest.raises(ReplicaTalksNonsense):
+        with pytest.raises(ReplicaAnswerInvalid):
             read(data[:end])
     for at in range(8, 60):
-        with pytest.raises(ReplicaTalksNonsense, match="CRC"):
+        with pytest.raises(ReplicaAnswerInvalid, match="CRC"):
             read(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
-def test_what_a_replica_says_is_checked() -> None:
+def test_answers_of_a_replica_are_checked() -> None:
     change = BlobChange("id", BlobRecordKind.TTL, 1, 2, 3, 4, 5, 6)
     assert BlobChange.from_row(change.to_row()) == change
     rows: list[object] = [None, [], [*change.to_row(), 1], ["", 1, *[0] * 6], ["id", 5, *[0] * 6]]
     rows += [["id", 1, -1, *[0] * 5], ["id", True, *[0] * 6], ["i" * 1025, 1, *[0] * 6]]
     for row in rows:
-        with pytest.raises(ReplicaTalksNonsense):
+        with pytest.raises(ReplicaAnswerInvalid):
             BlobChange.from_row(row)
     values: list[object] = [None, {}, {"changes": 1}, []]
     for value in values:
-        with pytest.raises(ReplicaTalksNonsense):
+        with pytest.raises(ReplicaAnswerInvalid):
             BlobChanges.from_json(value)

@@ -28,7 +28,7 @@ def ask(life: Life, buckets: int = 10, span_ms: int = 1000) -> StoreStatistics:
     return life.store.statistics(Pickling(), buckets=buckets, span_ms=span_ms)
 
 
-def test_how_much_will_i_get_back_tomorrow_is_one_call() -> None:
+def test_a_forecast_of_reclaimable_bytes_is_one_call() -> None:
     life = a_life(BlobSettings(deleted_retention_ms=DAY_MS // 2))
     life.put("stays", 1000)
     life.put("expires tomorrow", 2000, ttl_ms=DAY_MS - 1)
@@ -60,7 +60,7 @@ def test_a_ttl_and_an_undelete_move_the_end() -> None:
     assert ending == [0, 2, 0, 2, 0, 0, 0, 0, 0, 0], "b2 and its undelete, then b0 and its ttl"
 
 
-def test_the_active_segment_is_told_but_not_reclaimable() -> None:
+def test_the_active_segment_is_counted_but_not_reclaimable() -> None:
     life = a_life()
     life.put("a", 1000, ttl_ms=0)
     life.clock.advance(1)
@@ -96,7 +96,7 @@ def test_deletes_that_a_replica_has_not_seen_stay_valid() -> None:
     assert ask(life).reclaimable_bytes == delete.frame_bytes
 
 
-def test_an_index_that_is_lost_is_made_again() -> None:
+def test_a_lost_index_is_rebuilt() -> None:
     life = a_life()
     life.put("a", 1000, ttl_ms=1500)
     life.roll()
@@ -125,7 +125,7 @@ def test_for_people_and_for_machines() -> None:
     assert row["segments"][0]["ending_records"] == (0, 1)
 
 
-def test_absurd_forecasts_are_refused() -> None:
+def test_forecasts_outside_the_limits_are_refused() -> None:
     life = a_life()
     with pytest.raises(InvalidSetting, match="count"):
         ask(life, buckets=-1)
@@ -134,7 +134,7 @@ def test_absurd_forecasts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_forecast_is_what_a_run_finds_then(seed: int) -> None:
+def test_a_forecast_matches_the_later_run(seed: int) -> None:
     """For every span: the clock goes to its end, and the plan has as many dead bytes."""
     rng = random.Random(seed)
     life = a_life()

@@ -18,7 +18,7 @@ from lithify.catalog.errors import (
     WrongIndexStatus,
 )
 from lithify.catalog.objects import IndexDescriptor, IndexStatus
-from lithify.errors import CONFLICT
+from lithify.exit_codes import CONFLICT
 from tests.catalog_stage import PEOPLE, after, started
 
 if TYPE_CHECKING:

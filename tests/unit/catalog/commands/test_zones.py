@@ -10,7 +10,7 @@ from lithify.catalog.errors import (
     ObjectInUse,
     ObjectNotFound,
 )
-from lithify.errors import CONFLICT, NOT_FOUND, USAGE
+from lithify.exit_codes import CONFLICT, NOT_FOUND, USAGE
 from tests.catalog_stage import NODES, PEOPLE, after, started
 
 

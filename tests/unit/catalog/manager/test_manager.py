@@ -211,7 +211,7 @@ def test_nodes_that_change_the_catalog_at_the_same_time_all_succeed() -> None:
     with_nodes(story)
 
 
-def test_a_change_is_answered_when_it_is_applied_on_the_node_that_was_asked() -> None:
+def test_a_change_is_answered_when_it_is_applied_here() -> None:
     async def story(nodes: Nodes) -> None:
         store = nodes.cluster.node()
         manager = await nodes.started(store)
@@ -225,7 +225,7 @@ def test_a_change_is_answered_when_it_is_applied_on_the_node_that_was_asked() ->
     with_nodes(story)
 
 
-def test_a_node_that_always_loses_gives_up_with_an_error_that_says_so() -> None:
+def test_a_node_that_always_loses_fails_with_a_typed_error() -> None:
     async def story(nodes: Nodes) -> None:
         slow_store = nodes.cluster.node()
         slow, fast = await nodes.started(slow_store), await nodes.started()
@@ -286,7 +286,7 @@ def test_an_outcome_that_cannot_be_found_out_is_reported_as_unknown() -> None:
     with_nodes(story)
 
 
-def test_without_a_metastore_nothing_is_changed_and_the_error_says_so() -> None:
+def test_without_a_metastore_nothing_changes_and_the_error_is_typed() -> None:
     async def story(nodes: Nodes) -> None:
         store = nodes.cluster.node()
         manager = await nodes.started(store)
@@ -452,7 +452,7 @@ def test_a_node_that_starts_after_a_snapshot_of_the_newest_version_is_ready() ->
     with_nodes(story)
 
 
-def test_what_waits_ends_when_the_node_stops() -> None:
+def test_waits_end_when_the_node_stops() -> None:
     async def story(nodes: Nodes) -> None:
         manager = await nodes.started()
         waits = [

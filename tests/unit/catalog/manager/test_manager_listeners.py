@@ -67,7 +67,7 @@ def test_listeners_on_every_node_get_every_version_once_in_order() -> None:
     with_nodes(story)
 
 
-def test_replayed_versions_are_delivered_only_if_asked_for() -> None:
+def test_replayed_versions_are_delivered_only_on_request() -> None:
     async def story(nodes: Nodes) -> None:
         manager = await nodes.started()
         for name in "abc":

@@ -24,7 +24,7 @@ from lithify.catalog.update_log.format import (
 from lithify.catalog.update_log.replay import BATCH_ROWS, LoggedSnapshot, LoggedUpdate
 from lithify.catalog.update_log.update_log import SnapshotMoved, UpdateLog
 from lithify.clock import ManualClock
-from lithify.errors import OUTCOME_UNKNOWN
+from lithify.exit_codes import OUTCOME_UNKNOWN
 from lithify.metastore.errors import MetastoreUnavailable, RevisionCompacted
 from lithify.metastore.transaction import Delete, Put, Transaction
 from lithify.testing.memory_metastore import Happens, MemoryMetastoreCluster, Moment

@@ -47,7 +47,7 @@ def test_explain_writes_positions_as_the_log_does() -> None:
     )
 
 
-def test_explain_names_all_who_block_together() -> None:
+def test_explain_names_all_blocking_holds() -> None:
     horizon = find_horizon([Hold("build", -1, "idx-2"), Hold("build", -1, "idx-1")])
 
     assert horizon.explain(5) == "horizon -1, held by build (owner idx-2) and build (owner idx-1)"
@@ -58,7 +58,7 @@ def test_an_age_is_never_negative_when_the_wall_clock_steps_back() -> None:
 
 
 @pytest.mark.parametrize("position", [-2, -100])
-def test_a_hold_below_nothing_is_refused(position: int) -> None:
+def test_a_negative_hold_is_refused(position: int) -> None:
     with pytest.raises(PositionOutOfRange, match="hold journal"):
         Hold("journal", position)
 

@@ -75,7 +75,7 @@ def test_the_totals_count_the_overhead_of_each_file() -> None:
     assert PLAN.bytes_freed == 1000 + 2000 + 1400 + 3 * 100
 
 
-def test_after_the_plan_the_target_stands_where_its_sources_stood() -> None:
+def test_a_target_replaces_its_sources_in_place() -> None:
     target = SegmentStats(2, 10, 39, entries=6, bytes=600, live_entries=6, live_bytes=600)
     assert apply_plan(PLAN, LOG) == (target, LAST)
 
@@ -168,7 +168,7 @@ def test_bad_json_is_refused_by_the_name_of_its_field(
         ({"first_position": -1}, "segment 2 has 10 entries at positions -1 to 19"),
     ],
 )
-def test_statistics_that_cannot_be_are_refused(wrong: dict[str, Any], complaint: str) -> None:
+def test_invalid_statistics_are_refused(wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidInput) as error:
         replace(HALF, **wrong)
     assert complaint in str(error.value)

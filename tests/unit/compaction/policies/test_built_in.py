@@ -6,7 +6,6 @@ and 100 bytes, and a file costs nothing beyond its frames, unless a story says o
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from textwrap import dedent
 
@@ -19,12 +18,11 @@ from lithify.compaction.policies.built_in import (
     Limits,
     plan_all,
     plan_hybrid,
-    plan_neighbours,
-    plan_stats_based,
-    plan_view,
     plan_whole_dead,
 )
+from lithify.compaction.policies.neighbours import plan_neighbours
 from lithify.compaction.policies.plugins import plan_by_name
+from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.errors import InvalidInput, InvalidSetting
 
 LIMITS = Limits(target_bytes_max=100, target_entries_max=10, overhead_bytes=0)
@@ -163,180 +161,6 @@ def test_no_group_spans_a_segment_that_must_not_be_touched(flag: str) -> None:
     assert [group.sources for group in plan.groups] == [(1, 2)]
 
 
-def test_stats_takes_the_range_that_frees_a_segment_most_cheaply() -> None:
-    plan = plan_stats_based(
-        log("""
-            1 5/5 90/99
-            2 2/9 30/99
-            3 2/9 20/99
-            4 2/9 25/99
-            5 5/5 99/99
-        """),
-        LIMITS,
-    )
-    # Copying 75 bytes frees two segments, 37.5 each; 3-4 alone would cost 45 for one.
-    assert plan.explain() == expect("""
-        policy stats
-        action   segments  live entries  live bytes     reason
-        rewrite  2-4       6 of 27       75 B of 297 B  best range: 75 B live, frees 2 segments
-        keep     1         -             -              outside the best range
-        keep     5         -             -              outside the best range
-        total: 0 dropped, 3 rewritten into 1, 2 kept; reads 75 B, writes 75 B, \
-frees 222 B and 2 segments, at 0 B a file
-    """)
-
-
-def test_stats_takes_a_run_of_dead_segments_first_and_whole() -> None:
-    plan = plan_stats_based(
-        log("1 1/9 1/99\n2 0/9 0/99\n3 0/9 0/99\n4 1/9 1/99\n5 0/9 0/99"), LIMITS
-    )
-    assert story(plan) == expect("""
-        drop 2 0 0 B of 99 B no live entry
-        drop 3 0 0 B of 99 B no live entry
-        keep 1 - - outside the best range
-        keep 4 - - outside the best range
-        keep 5 - - outside the best range
-    """)
-
-
-def test_stats_drops_the_dead_inside_its_range() -> None:
-    plan = plan_stats_based(
-        log("1 1/9 10/99\n2 0/9 0/99\n3 1/9 10/99"), LIMITS, benefit_segments_min=2
-    )
-    assert story(plan) == expect("""
-        drop 2 0 0 B of 99 B no live entry
-        rewrite 1,3 2 of 18 20 B of 198 B best range: 20 B live, frees 2 segments
-    """)
-
-
-def test_stats_on_a_tie_takes_the_earliest_range() -> None:
-    plan = plan_stats_based(
-        log("1 1/9 40/99\n2 1/9 40/99\n3 9/9 99/99\n4 1/9 40/99\n5 1/9 40/99"), LIMITS
-    )
-    assert [group.sources for group in plan.groups] == [(1, 2)]
-
-
-def test_stats_on_a_tie_takes_the_widest_of_the_earliest_ranges() -> None:
-    # 1-2 costs 60 for one segment, 1-3 costs 120 for two: 60 a segment, both of them.
-    plan = plan_stats_based(
-        log("1 1/9 30/99\n2 1/9 30/99\n3 1/9 60/99"), replace(LIMITS, target_bytes_max=120)
-    )
-    assert [group.sources for group in plan.groups] == [(1, 2, 3)]
-
-
-def test_stats_wants_its_least_benefit() -> None:
-    segments = log("1 1/9 50/99\n2 1/9 50/99\n3 9/9 99/99")
-    plan = plan_stats_based(segments, LIMITS, benefit_segments_min=2)
-    assert story(plan) == expect("""
-        keep 1 - - no range frees 2 or more segments
-        keep 2 - - no range frees 2 or more segments
-        keep 3 - - no range frees 2 or more segments
-    """)
-
-
-def test_stats_leaves_a_range_alone_whose_segments_do_not_fit_together() -> None:
-    # 180 live bytes could be two targets, but no two of these segments fit into one.
-    plan = plan_stats_based(log("1 1/9 60/99\n2 1/9 60/99\n3 1/9 60/99"), LIMITS)
-    assert plan.is_empty
-
-
-def test_stats_keeps_a_full_segment_inside_its_range() -> None:
-    segments = log("1 1/9 1/99\n2 1/9 1/99\n3 9/9 100/100\n4 1/9 1/99\n5 1/9 1/99")
-    plan = plan_stats_based(segments, LIMITS, benefit_segments_min=2)
-    assert story(plan) == expect("""
-        rewrite 1-2 2 of 18 2 B of 198 B best range: 104 B live, frees 2 segments
-        rewrite 4-5 2 of 18 2 B of 198 B best range: 104 B live, frees 2 segments
-        keep 3 - - fully live and merges with no neighbour
-    """)
-
-
-def test_stats_is_not_held_up_by_a_cheap_range_that_frees_nothing() -> None:
-    # By bytes 1-2 would be one target for 12 bytes, but their 12 entries need two, so that
-    # rewriting them frees no segment; 3-4 cost 100 bytes and do free one.
-    segments = log("1 6/9 6/9\n2 6/9 6/9\n3 5/9 50/90\n4 5/9 50/90")
-    plan = plan_stats_based(segments, LIMITS)
-    assert [group.sources for group in plan.groups] == [(3, 4)]
-
-
-def test_stats_judges_two_thousand_segments_at_once() -> None:
-    table = "\n".join(
-        f"{number} {number * 7 % 5}/9 {number * 7 % 5 * 11}/99" for number in range(2000)
-    )
-    segments = log(table)
-    started_s = time.process_time()
-    plan = plan_stats_based(segments, LIMITS, benefit_segments_min=1000)
-    assert time.process_time() - started_s < 0.5
-    assert plan.segments_freed >= 1000
-
-
-def test_neighbours_that_fit_into_one_are_merged() -> None:
-    plan = plan_neighbours(
-        log("""
-            1 4/9 40/90
-            2 0/9 0/90
-            3 4/9 80/90
-            4 8/9 40/90
-            5 5/10 50/100
-            6 4/9 40/90
-            7 9/9 90/90
-            8 1/9 10/90 active
-        """),
-        Limits(target_bytes_max=1000, target_entries_max=9),
-    )
-    assert plan.explain() == expect("""
-        policy neighbours
-        action   segments  live entries  live bytes      reason
-        drop     2         0             0 B of 90 B     no live entry
-        rewrite  1,3       8 of 18       120 B of 180 B  neighbours fit into one
-        rewrite  4         8 of 9        40 B of 90 B    sparse
-        rewrite  5-6       9 of 19       90 B of 190 B   neighbours fit into one
-        keep     7         -             -               100% live, and merges with no neighbour
-        keep     8         -             -               active
-        total: 1 dropped, 5 rewritten into 3, 2 kept; reads 250 B, writes 730 B, \
-frees 780 B and 3 segments, at 160 B a file
-    """)
-
-
-@pytest.mark.parametrize(
-    ("limits", "sources"),
-    [
-        (replace(LIMITS, target_bytes_max=8), [(1, 2), (3, 4), (5,)]),
-        (replace(LIMITS, target_entries_max=6), [(1, 2, 3), (4, 5)]),
-        (replace(LIMITS, sources_max=4), [(1, 2, 3, 4), (5,)]),
-        (replace(LIMITS, sources_max=1), [(1,), (2,), (3,), (4,), (5,)]),
-    ],
-)
-def test_neighbours_opens_the_next_group_where_a_limit_is_met(
-    limits: Limits, sources: list[tuple[int, ...]]
-) -> None:
-    segments = log("\n".join(f"{number} 2/9 4/90" for number in range(1, 6)))
-    assert [group.sources for group in plan_neighbours(segments, limits).groups] == sources
-
-
-def test_dead_segments_do_not_use_up_the_sources_of_a_group() -> None:
-    plan = plan_neighbours(
-        log("1 1/9 1/90\n2 0/9 0/90\n3 0/9 0/90\n4 1/9 1/90"), replace(LIMITS, sources_max=2)
-    )
-    assert [group.sources for group in plan.groups] == [(1, 4)]
-
-
-def test_neighbours_passes_over_a_segment_that_is_above_the_limits_alone() -> None:
-    plan = plan_neighbours(log("1 1/9 1/90\n2 11/30 50/300\n3 1/9 1/90"), LIMITS)
-    assert story(plan) == expect("""
-        rewrite 1 1 of 9 1 B of 90 B sparse
-        rewrite 3 1 of 9 1 B of 90 B sparse
-        keep 2 - - its 11 live entries of 50 B are above the limits of a target
-    """)
-
-
-def test_neighbours_with_another_density() -> None:
-    segments = log("1 8/10 80/100\n2 9/10 90/100\n3 1/10 10/100")
-    limits = replace(LIMITS, target_entries_max=9)
-    plan = plan_neighbours(segments, limits, density_min=0.9)
-    assert [group.sources for group in plan.groups] == [(1,), (3,)]
-    assert plan_neighbours(segments, limits, density_min=0.1).is_empty
-
-
 @pytest.mark.parametrize(
     ("now_ms", "policy", "sources"),
     [
@@ -345,7 +169,7 @@ def test_neighbours_with_another_density() -> None:
         (2000, "hybrid:all", [(1,), (2,), (3, 4)]),
     ],
 )
-def test_hybrid_packs_everything_when_the_last_time_is_long_ago(
+def test_hybrid_packs_everything_after_its_interval(
     now_ms: int, policy: str, sources: list[tuple[int, ...]]
 ) -> None:
     segments = log("1 5/9 90/99\n2 5/9 90/99\n3 1/9 10/99\n4 1/9 10/99")
@@ -358,90 +182,6 @@ def test_hybrid_packs_everything_when_the_last_time_is_long_ago(
     )
     assert plan.policy == policy
     assert [group.sources for group in plan.groups] == sources
-
-
-# --- view -----------------------------------------------------------------------------------
-
-
-def test_view_rewrites_what_is_sparse_and_keeps_what_is_dense() -> None:
-    plan = plan_view(
-        log("""
-            1 5/9 60/100
-            2 9/9 70/100
-            3 0/9 0/100
-            4 1/9 20/100
-            5 1/9 30/100
-            6 9/9 90/90
-            7 9/9 40/90 busy
-        """),
-        LIMITS,
-    )
-    assert story(plan) == expect("""
-        drop 3 0 0 B of 100 B no live entry
-        rewrite 1 5 of 9 60 B of 100 B under 70% live
-        rewrite 4-5 2 of 18 50 B of 200 B under 70% live
-        keep 2 - - dense: 70% live
-        keep 6 - - fully live and merges with no neighbour
-        keep 7 - - busy
-    """)
-
-
-def test_view_merges_eight_small_neighbours_and_leaves_seven() -> None:
-    seven = "\n".join(f"{n} 1/1 5/5" for n in range(1, 8))
-    assert plan_view(log(seven), LIMITS).is_empty
-    eight = f"{seven}\n8 1/1 5/6\n9 9/9 90/90"
-    assert story(plan_view(log(eight), LIMITS)) == expect("""
-        rewrite 1-8 8 of 8 40 B of 41 B 8 small neighbours
-        keep 9 - - fully live and merges with no neighbour
-    """)
-
-
-def test_view_does_not_copy_a_large_segment_for_the_sake_of_small_ones() -> None:
-    table = "1 1/1 9/9\n" + "\n".join(f"{n} 1/1 1/1" for n in range(2, 9))
-    assert plan_view(log(table), LIMITS).is_empty
-    (group,) = plan_view(log(f"{table}\n9 1/1 1/1"), LIMITS).groups
-    assert group.sources == tuple(range(2, 10))
-
-
-def test_view_rewrites_no_more_than_its_cap_and_takes_the_best_first() -> None:
-    segments = log("""
-        1 1/2 50/80
-        2 9/9 99/99
-        3 1/9 10/99
-        4 9/9 99/99
-        5 1/9 30/99
-    """)
-    assert story(plan_view(segments, LIMITS, rewrite_bytes_max=45)) == expect("""
-        rewrite 3 1 of 9 10 B of 99 B under 70% live
-        rewrite 5 1 of 9 30 B of 99 B under 70% live
-        keep 1 - - waits: a run rewrites 45 B, others free more for it
-        keep 2 - - fully live and merges with no neighbour
-        keep 4 - - fully live and merges with no neighbour
-    """)
-    # Even one that is above the cap alone comes when it is its turn.
-    assert [g.sources for g in plan_view(segments[:2], LIMITS, rewrite_bytes_max=1).groups] == [
-        (1,)
-    ]
-
-
-def test_view_keeps_few_segments_and_copies_little_however_small_the_runs_are() -> None:
-    limits = Limits(target_bytes_max=100_000, target_entries_max=10**9, overhead_bytes=0)
-    segments: list[SegmentStats] = []
-    written = 0
-    for number in range(2000):
-        position = number * 1000
-        segments.append(SegmentStats(number, position, position + 9, 10, 100, 10, 100))
-        plan = plan_view(segments, limits)
-        written += plan.bytes_written
-        segments = list(apply_plan(plan, segments))
-    assert len(segments) < 40
-    assert written < 5 * 2000 * 100
-
-
-@pytest.mark.parametrize("options", [{"density_min": 1.1}, {"rewrite_bytes_max": 0}])
-def test_view_refuses_absurd_settings(options: dict[str, float]) -> None:
-    with pytest.raises(InvalidSetting, match=next(iter(options))):
-        plan_view([], LIMITS, **options)
 
 
 def test_policies_are_found_by_name() -> None:

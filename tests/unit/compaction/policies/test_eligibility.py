@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
-from lithify.compaction.policies.built_in import plan_all, plan_stats_based
+from lithify.compaction.policies.built_in import plan_all
 from lithify.compaction.policies.eligibility import Declined, Eligibility, WhyNot, no_gain
 from lithify.compaction.policies.packing import Limits
+from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.compaction.reports.report import Report
 from lithify.errors import InvalidSetting
 
@@ -62,7 +63,7 @@ def test_a_report_keeps_the_reason() -> None:
     assert told.summary().endswith("frees too little: 1 segments, the minimum is 3")
 
 
-def test_absurd_limits_are_refused() -> None:
+def test_limits_out_of_range_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="used_percent_min"):
         Eligibility(used_percent_min=101)
     with pytest.raises(InvalidSetting, match="segments_freed_min"):

@@ -73,14 +73,14 @@ def test_it_is_used_by_its_name() -> None:
     assert BlobSettings(policy="careful").policy == "careful"
 
 
-def test_a_name_that_nobody_has_is_refused_with_all_there_are() -> None:
+def test_an_unknown_name_is_refused_with_the_list_of_names() -> None:
     with pytest.raises(InvalidSetting, match="one of all, stats, hybrid, broken, careful"):
         BlobSettings(policy="best")
     with pytest.raises(InvalidSetting, match="view, broken, careful"):
         check_policy("best")
 
 
-def test_nobody_replaces_a_policy_of_ours() -> None:
+def test_a_plug_in_cannot_replace_a_built_in_policy() -> None:
     assert plan_by_name("all", SEGMENTS, LIMITS).policy == "all"
 
 
@@ -94,7 +94,7 @@ def test_nobody_replaces_a_policy_of_ours() -> None:
         ("missing", "has no attribute 'missing'"),
     ],
 )
-def test_what_it_does_wrong_is_told_with_its_name(name: str, reason: str) -> None:
+def test_a_fault_of_a_service_is_reported_with_its_name(name: str, reason: str) -> None:
     with pytest.raises(PolicyFailed, match=f"policy {name} .careful_policies:{name}. failed"):
         plan_by_name(name, SEGMENTS, LIMITS)
     with pytest.raises(PolicyFailed, match=reason):

@@ -83,7 +83,7 @@ def fill(fs: MemoryFileSystem, count: int) -> list[int]:
     return offsets
 
 
-def test_a_report_comes_back_from_json_as_it_was() -> None:
+def test_a_report_survives_json() -> None:
     assert Report.from_json(REPORT.to_json()) == REPORT
     failed = replace(REPORT, result="failed", error="disk\nfull: \udcff")
     assert "\n" not in failed.to_json()
@@ -127,7 +127,7 @@ def test_a_history_that_never_was_is_empty(fs: MemoryFileSystem) -> None:
     assert History(fs, PATH).newest(10) == []
 
 
-def test_newest_first_and_no_more_than_asked_for(fs: MemoryFileSystem) -> None:
+def test_newest_first_and_at_most_the_limit(fs: MemoryFileSystem) -> None:
     fill(fs, 4)
 
     assert names(History(fs, PATH).newest(3)) == ["run-3", "run-2", "run-1"]

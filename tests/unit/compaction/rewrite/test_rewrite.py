@@ -15,9 +15,9 @@ from lithify.compaction.rewrite.copy_frames import measure_live
 from lithify.compaction.rewrite.rewrite import RewriteTask, live_of, rewrite
 from lithify.errors import Corrupt, DamagedFrame, MissingFile, PlanStale
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet
-from lithify.log.reader import OpenSegment
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.block_index import BLOCK_BYTES
 from lithify.log.segments.frame import HEADER_BYTES, decode_frame
 from lithify.log.segments.scan import PIECE_BYTES
@@ -158,7 +158,7 @@ def test_frames_larger_than_a_piece_are_copied() -> None:
     assert after == {position: before[position] for position in (1, 2, 5, 6, 7)}
 
 
-def test_an_attempt_leaves_the_file_of_an_earlier_one_alone_and_takes_another_name() -> None:
+def test_a_new_attempt_uses_another_name_than_an_earlier_one() -> None:
     fs = MemoryFileSystem()
     segment = sealed_segment(fs, [10, 20])
     first, _, _ = copy(fs, [segment])
@@ -181,7 +181,7 @@ def test_the_target_is_durable_but_for_its_name() -> None:
 
 
 @given(st.data())
-def test_what_is_measured_is_what_is_copied(data: st.DataObject) -> None:
+def test_the_measured_bytes_are_the_copied_bytes(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([0, 1, 40, 300, 40_000, 70_000]), min_size=1))
     steps = data.draw(
         st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes)), "steps"
@@ -337,7 +337,7 @@ def test_no_flipped_bit_anywhere_makes_a_wrong_copy() -> None:
 
 
 @pytest.mark.parametrize("dead", [{3}, {1, 3}])
-def test_a_dead_set_that_names_what_is_not_there_is_stale(dead: Iterable[int]) -> None:
+def test_a_dead_set_that_names_missing_entries_is_stale(dead: Iterable[int]) -> None:
     fs = MemoryFileSystem()
     source = sealed_segment(fs, [10, 20, 30], at=[0, 1, 5])
     with pytest.raises(PlanStale, match=source.name):

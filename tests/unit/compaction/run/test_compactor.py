@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.live_set.rule import SegmentJudgement
+from lithify.compaction.live_set_rules.rule_interface import SegmentJudgement
 from lithify.compaction.policies.built_in import POLICIES, Limits
 from lithify.compaction.reports.report import Cause
 from lithify.errors import DamagedFile, InvalidInput, PlanStale, WriteFailed
 from lithify.events import Event, RunFinished, RunPhase, RunRecovered
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.unit.compaction.logs import (
     DIRECTORY,
@@ -30,7 +30,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
     from lithify.log.log import Log
 
 FRAME_BYTES = 132
@@ -62,7 +62,7 @@ def test_in_place_the_log_has_only_what_is_live() -> None:
     assert contents(open_log(fs)) == expected | {40: b"still active"}
 
 
-def test_positions_go_on_where_they_were() -> None:
+def test_positions_continue_where_they_were() -> None:
     fs, log = new_log()
     compactor_of(log, fs, []).run()
     assert positions(log) == []
@@ -248,7 +248,7 @@ def test_a_rewrite_leaves_out_what_an_earlier_dead_set_names() -> None:
     assert (segment.entries, segment.dead) == (10, None)
 
 
-def test_a_rule_that_brings_back_dead_entries_is_refused() -> None:
+def test_a_rule_that_revives_dead_entries_is_refused() -> None:
     fs, log = new_log(segments=1)
     compactor_of(log, fs, EVEN, policy="whole-dead").run()
     before = log.manifest
@@ -271,7 +271,7 @@ class Boastful:
         return {}
 
 
-def test_a_rule_that_names_what_is_not_there_makes_the_run_stale() -> None:
+def test_a_rule_that_names_missing_entries_makes_the_run_stale() -> None:
     fs, log = new_log()
     before = log.manifest
     compactor = compactor_of(log, fs, Boastful())
@@ -331,7 +331,7 @@ def test_the_report_says_what_was_dropped_and_why() -> None:
     assert compactor.history.newest(9) == [report]
 
 
-def test_what_was_reclaimed_is_added_to_the_report() -> None:
+def test_reclaimed_bytes_are_added_to_the_report() -> None:
     fs, log = new_log()
     compactor = compactor_of(log, fs, EVEN)
     report = compactor.run()
@@ -344,7 +344,7 @@ def test_what_was_reclaimed_is_added_to_the_report() -> None:
     assert compactor.history.newest(9) == [amended]
 
 
-def test_events_tell_the_phases_in_order() -> None:
+def test_events_report_the_phases_in_order() -> None:
     events: list[Event] = []
     fs, log = new_log()
     report = compactor_of(log, fs, EVEN, events=events.append).run()
@@ -380,7 +380,7 @@ def test_nothing_is_recovered_where_nothing_is_unfinished() -> None:
     assert compactor_of(log, fs, EVEN).recover() is None
 
 
-def test_a_damaged_journal_is_given_up_and_said_so() -> None:
+def test_a_damaged_journal_is_discarded_and_reported() -> None:
     fs, log = new_log()
     with fs.open_append(f"{DIRECTORY}/JOURNAL") as file:
         file.write(b"no journal at all\n")
@@ -392,7 +392,7 @@ def test_a_damaged_journal_is_given_up_and_said_so() -> None:
     assert not fs.exists(f"{DIRECTORY}/JOURNAL")
 
 
-def test_a_publish_of_unknown_outcome_is_found_out_and_never_reported_as_failed() -> None:
+def test_a_publish_with_unknown_outcome_is_resolved_and_never_reported_as_failed() -> None:
     """The rename worked, but neither the fsync after it nor reading back did."""
     disk, log = new_log()
     log.close()

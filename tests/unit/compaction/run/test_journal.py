@@ -60,13 +60,13 @@ def test_without_a_file_there_is_no_unfinished_run() -> None:
     assert new_journal()[1].read() is None
 
 
-def test_what_was_decided_comes_back() -> None:
+def test_a_decision_is_read_back() -> None:
     _, journal = new_journal()
     journal.create(RECORD)
     assert journal.read() == RECORD
 
 
-def test_facts_and_messages_come_back() -> None:
+def test_facts_and_messages_are_read_back() -> None:
     _, journal = new_journal()
     parts = replace(SEGMENTS[0], dead=replace(DEAD, parts=4))
     record = replace(
@@ -76,7 +76,7 @@ def test_facts_and_messages_come_back() -> None:
     assert journal.read() == record
 
 
-def test_what_was_done_comes_back() -> None:
+def test_recorded_steps_are_read_back() -> None:
     _, journal = new_journal()
     journal.create(RECORD)
     journal.copied(1, SEGMENTS[3])
@@ -100,7 +100,7 @@ def test_a_group_that_is_copied_again_has_its_latest_target() -> None:
     assert record.targets == {0: again}
 
 
-def test_a_torn_step_was_not_made() -> None:
+def test_a_torn_step_is_ignored() -> None:
     fs, journal = new_journal()
     journal.create(RECORD)
     before = read_file(fs, PATH)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.compaction.limits.budget import DiskGate
+from lithify.compaction.limits.disk_gate import DiskGate
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.log_runs import LogRuns
@@ -85,7 +85,7 @@ def until_it_waits(control: RunControl) -> str:
     return next(found for found in waited(control) if found)
 
 
-def test_a_second_run_of_a_log_waits_or_is_refused_while_one_goes_on() -> None:
+def test_a_second_run_of_a_log_waits_or_is_refused_during_the_first() -> None:
     refused: list[RunRefused] = []
 
     def run_again() -> None:
@@ -101,7 +101,7 @@ def test_a_second_run_of_a_log_waits_or_is_refused_while_one_goes_on() -> None:
     assert logged.run().result == "nothing to do"
 
 
-def test_a_run_of_another_log_on_the_same_disk_waits_for_it_and_says_so() -> None:
+def test_a_run_of_another_log_on_the_same_disk_waits_and_names_it() -> None:
     fs, seen, results = MemoryFileSystem(), list[str](), list[str]()
     other = Logged(fs, "/data/other")
     control = RunControl()
@@ -155,7 +155,7 @@ def test_a_run_is_cancelled_while_it_waits() -> None:
     assert logged.runs.status().state == "NOT_RUN"
 
 
-def test_the_first_wish_to_stop_counts() -> None:
+def test_the_first_stop_request_wins() -> None:
     suspended, cancelled = RunControl(), RunControl()
     suspended.suspend()
     suspended.cancel()
@@ -208,7 +208,7 @@ Logged(LocalFileSystem(), directory, between, gate).run(RunControl())
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_run_waits_for_another_process_by_its_name_and_goes_on_when_that_ends(
+def test_a_run_names_the_process_that_it_waits_for_and_starts_when_that_exits(
     tmp_path: Path, killed: bool
 ) -> None:
     fs, gate = LocalFileSystem(), f"{tmp_path}/gate"

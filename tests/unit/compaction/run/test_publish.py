@@ -96,7 +96,7 @@ def test_in_place_segments_are_dropped_replaced_and_kept() -> None:
     assert (after.horizon, after.last_run) == (39, "r1")
 
 
-def test_what_was_appended_since_stays_behind_the_targets() -> None:
+def test_segments_appended_during_the_run_stay_after_the_targets() -> None:
     later = segment(8)
     manifest = replace(LOG, segments=(A, B, C, D, later, ACTIVE), generation=8)
     run = record((A, B, C), dropped=(0, 2), groups=((1,),), targets={0: TARGET})
@@ -136,7 +136,7 @@ def test_in_the_view_the_log_stays_as_it_is() -> None:
     assert after.horizon == 29
 
 
-def test_a_segment_that_left_the_log_but_stands_in_the_view_is_there() -> None:
+def test_a_segment_in_the_view_that_left_the_log_is_found() -> None:
     manifest = replace(LOG, segments=(C, D, ACTIVE), view=(A, TARGET), horizon=29)
     after = publish_edit(manifest, record((A, TARGET, D), dropped=(0,), in_view=True))
     assert after.view == (TARGET, D)

@@ -1,4 +1,4 @@
-"""A run is not alone: writers, readers, retention, other runs, and limits on what it may use."""
+"""A run beside writers, readers, retention and other runs, and its limits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.live_set.rule import GivenLiveSet
+from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.control import RunControl
 from lithify.errors import PlanStale, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from tests.unit.compaction.logs import (
     DIRECTORY,
     Interrupted,
@@ -30,7 +30,7 @@ from tests.unit.compaction.logs import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lithify.compaction.live_set.rule import LiveSetQuestion, SegmentJudgement
+    from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion, SegmentJudgement
     from lithify.compaction.run.compactor import Compactor
     from lithify.log.log import Log
 
@@ -57,7 +57,7 @@ def interrupted(
 # --- writers, readers, retention ------------------------------------------------------------
 
 
-def test_appends_and_rolls_go_on_while_a_run_copies() -> None:
+def test_appends_and_rolls_continue_while_a_run_copies() -> None:
     fs, log = new_log()
     appended: list[int] = []
 
@@ -88,7 +88,7 @@ def test_a_reader_of_the_old_generation_still_reads_everything_it_saw() -> None:
         assert positions(log) == list(range(0, 40, 2))
 
 
-def test_reclaim_waits_for_the_reader_and_says_for_whom() -> None:
+def test_reclaim_waits_for_the_reader_and_names_it() -> None:
     fs, log = new_log()
     old = [segment.name for segment in sealed(log)]
     compactor = compactor_of(log, fs, EVEN)
@@ -103,7 +103,7 @@ def test_reclaim_waits_for_the_reader_and_says_for_whom() -> None:
     assert log.manifest.retired == ()
 
 
-def test_a_reader_that_comes_after_the_run_holds_nothing_back() -> None:
+def test_a_reader_that_starts_after_the_run_blocks_no_deletion() -> None:
     fs, log = new_log()
     compactor = compactor_of(log, fs, EVEN)
     compactor.run()
@@ -111,7 +111,7 @@ def test_a_reader_that_comes_after_the_run_holds_nothing_back() -> None:
         assert compactor.reclaim().files == 4
 
 
-def test_a_reader_goes_on_in_the_new_generation_with_gaps_but_no_repeats() -> None:
+def test_a_reader_continues_in_the_new_generation_with_gaps_but_no_repeats() -> None:
     fs, log = new_log()
     with log.snapshot("before") as snapshot:
         seen = [entry.position for entry in snapshot.read(limit=13)]

@@ -1,4 +1,4 @@
-"""Runs take turns on a disk, disks do not wait for each other, and any run can be called off."""
+"""The run queue: one run per disk, disks in parallel, and any run can be cancelled."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.limits.budget import DiskGate
+from lithify.compaction.limits.disk_gate import DiskGate
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.log_runs import LogRuns
+from lithify.compaction.scheduling.run_order import REST_MS
 from lithify.compaction.scheduling.run_queue import WAITING_MAX, RequestUnknown, RunQueue
-from lithify.compaction.scheduling.schedule import REST_MS, Observation, Trigger
+from lithify.compaction.scheduling.triggers import Observation, Trigger
 from lithify.errors import LithifyError, LogClosed, PlanStale, RunCancelled, RunRefused
 from lithify.fs import MemoryFileSystem
 from tests.unit.compaction.logs import compactor_of, fill, open_log
@@ -30,14 +31,15 @@ REACHED = Observation(reached="enough")
 
 
 class Log:
-    """A log whose run lasts until it is let go or called off; an implementation of `ScheduledLog`.
+    """A log whose run lasts until it is released or cancelled; implements `ScheduledLog`.
 
     Every other entry is dead, so the first run is done and the next ones find nothing.
     """
 
     def __init__(self, name: str, fs: MemoryFileSystem, disk: str = "sda") -> None:
         self.name = name
-        self.device = disk
+        self.disk = disk
+        self.device_error: OSError | None = None
         self.observation = Observation()
         self.began = threading.Event()
         self.let_go = threading.Event()
@@ -58,6 +60,12 @@ class Log:
             resumes=True,
             gate=DiskGate(fs, f"/gate/{disk}"),
         )
+
+    @property
+    def device(self) -> str:
+        if self.device_error is not None:
+            raise self.device_error
+        return self.disk
 
     def began_ms(self) -> int:
         return 0
@@ -94,7 +102,7 @@ class Log:
 
 
 class Bench:
-    """A queue, and the logs that it looks after."""
+    """A queue, and its logs."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -139,7 +147,7 @@ def bench() -> Iterator[Bench]:
     bench.queue.close()
 
 
-def test_one_run_a_disk_at_a_time_and_disks_side_by_side(bench: Bench) -> None:
+def test_one_run_per_disk_and_disks_in_parallel(bench: Bench) -> None:
     first, second, other = bench.asked("first"), bench.asked("second"), bench.asked("other", "sdb")
     first.began.wait()
     other.began.wait()
@@ -155,7 +163,7 @@ def test_one_run_a_disk_at_a_time_and_disks_side_by_side(bench: Bench) -> None:
     second.ended.wait()
 
 
-def test_persons_come_first_then_triggers_by_their_class(bench: Bench) -> None:
+def test_requests_come_first_then_triggers_by_priority(bench: Bench) -> None:
     running = bench.asked("running")
     running.began.wait()
     order: list[str] = []
@@ -185,7 +193,7 @@ def test_persons_come_first_then_triggers_by_their_class(bench: Bench) -> None:
     assert order == ["first asked", "then asked", "lag", "threshold", "periodic"]
 
 
-def test_a_log_that_always_has_a_reason_lets_the_others_have_a_turn(bench: Bench) -> None:
+def test_a_log_that_is_always_due_does_not_starve_others(bench: Bench) -> None:
     hot, idle = bench.log("hot"), bench.log("idle")
     hot.observation = REACHED
     idle.observation = Observation(period_ms=1)
@@ -202,7 +210,7 @@ def test_a_log_that_always_has_a_reason_lets_the_others_have_a_turn(bench: Bench
     assert len(hot.runs_done) == 4
 
 
-def test_a_person_who_asks_during_a_run_gets_a_run_of_their_own(bench: Bench) -> None:
+def test_a_request_during_a_run_gets_a_separate_run(bench: Bench) -> None:
     log = bench.log("log")
     ids = [bench.ask(log) for _ in range(2)]
     log.began.wait()
@@ -217,7 +225,7 @@ def test_a_person_who_asks_during_a_run_gets_a_run_of_their_own(bench: Bench) ->
         bench.queue.status(log, "00")
 
 
-def test_a_trigger_that_calls_during_a_run_is_served_by_it_and_too_many_persons_are_refused(
+def test_a_trigger_during_a_run_is_consumed_by_it_and_too_many_requests_are_refused(
     bench: Bench,
 ) -> None:
     log = bench.asked("log")
@@ -233,7 +241,7 @@ def test_a_trigger_that_calls_during_a_run_is_served_by_it_and_too_many_persons_
     assert log.runs_done == ["admin"] * (WAITING_MAX + 1)
 
 
-def test_a_request_that_is_called_off_while_it_waits_says_so(bench: Bench) -> None:
+def test_a_cancelled_waiting_request_has_a_status(bench: Bench) -> None:
     running, waiting = bench.asked("running"), bench.log("waiting")
     running.began.wait()
     request_id = bench.ask(waiting)
@@ -244,7 +252,7 @@ def test_a_request_that_is_called_off_while_it_waits_says_so(bench: Bench) -> No
     running.let_go.set()
 
 
-def test_a_run_is_called_off_while_it_waits_and_while_it_goes_on(bench: Bench) -> None:
+def test_a_run_is_cancelled_while_it_waits_and_while_it_runs(bench: Bench) -> None:
     running, waiting = bench.asked("running"), bench.asked("waiting")
     running.began.wait()
     assert bench.queue.cancel(waiting)
@@ -256,7 +264,7 @@ def test_a_run_is_called_off_while_it_waits_and_while_it_goes_on(bench: Bench) -
     assert not bench.queue.cancel(waiting), "there is nothing left to call off"
 
 
-def test_what_triggers_call_for_is_called_off_for_a_while(bench: Bench) -> None:
+def test_a_cancelled_trigger_pauses(bench: Bench) -> None:
     running, waiting = bench.asked("running"), bench.log("waiting")
     running.began.wait()
     waiting.observation = REACHED
@@ -272,7 +280,7 @@ def test_what_triggers_call_for_is_called_off_for_a_while(bench: Bench) -> None:
     waiting.let_go.set()
 
 
-def test_while_another_process_has_the_disk_requests_wait_and_say_for_whom(bench: Bench) -> None:
+def test_while_another_process_has_the_disk_requests_wait_and_name_it(bench: Bench) -> None:
     log, later = bench.log("log"), bench.log("later")
     log.let_go.set()
     later.let_go.set()
@@ -296,7 +304,7 @@ def test_while_another_process_has_the_disk_requests_wait_and_say_for_whom(bench
     assert (log.outcome, later.outcome, cancelled.outcome) == ("done", "done", "")
 
 
-def test_one_who_does_not_want_to_wait_is_refused(bench: Bench) -> None:
+def test_a_request_that_may_not_wait_is_refused(bench: Bench) -> None:
     running, other = bench.asked("running"), bench.log("other")
     running.began.wait()
     refused = r"compaction refused \(store\): a run on running is in progress"
@@ -311,7 +319,7 @@ def test_one_who_does_not_want_to_wait_is_refused(bench: Bench) -> None:
     assert bench.outcome(other, request_id).state is CompactionState.SUCCESS
 
 
-def test_what_fails_rests_and_what_fails_unexpectedly_stops_nobody_else(bench: Bench) -> None:
+def test_a_failed_run_backs_off_and_an_unexpected_error_stops_no_other_log(bench: Bench) -> None:
     log, broken = bench.log("log"), bench.log("broken")
     broken.error = PlanStale("not now")
     broken.let_go.set()
@@ -350,7 +358,7 @@ def test_a_killed_run_is_finished_before_anything_else_and_once(bench: Bench) ->
     assert not bench.queue.is_busy(killed)
 
 
-def test_a_log_that_is_gone_is_forgotten_and_one_that_is_back_is_looked_at(bench: Bench) -> None:
+def test_a_closed_log_is_removed_and_a_reopened_one_is_checked(bench: Bench) -> None:
     log = bench.log("log")
     log.observation = REACHED
     log.error = LogClosed("it is closed")
@@ -370,7 +378,35 @@ def test_a_log_that_is_gone_is_forgotten_and_one_that_is_back_is_looked_at(bench
     again.ended.wait()
 
 
-def test_closing_suspends_what_runs_and_takes_nothing_more() -> None:
+def test_a_killed_run_that_a_person_finishes_is_not_finished_again(bench: Bench) -> None:
+    killed = bench.log("killed")
+    with bench.fs.open_append("/sda/killed/JOURNAL") as file:
+        file.write(b"damaged")
+        file.fsync()
+    killed.let_go.set()
+    other = bench.asked("other")
+    other.began.wait()
+    bench.look()
+    request = bench.ask(killed)
+    other.let_go.set()
+    assert bench.outcome(killed, request).state is CompactionState.SUCCESS
+    bench.look()
+    bench.settled(killed)
+    assert killed.runs_done == ["admin"]
+
+
+def test_a_log_with_unreadable_files_does_not_stop_the_triggers_of_others(
+    bench: Bench,
+) -> None:
+    gone, log = bench.log("gone"), bench.log("log")
+    gone.device_error = FileNotFoundError("/sda/gone")
+    log.observation = REACHED
+    log.let_go.set()
+    bench.look()
+    log.ended.wait()
+
+
+def test_closing_suspends_the_run_and_refuses_new_ones() -> None:
     bench = Bench()
     running, waiting = bench.asked("running"), bench.asked("waiting")
     running.began.wait()

@@ -24,7 +24,7 @@ def test_results_come_with_the_number_of_their_task() -> None:
     assert list(done) == [(0, 14), (1, 16)]
 
 
-def test_progress_is_told_by_weight() -> None:
+def test_progress_is_reported_by_weight() -> None:
     told: list[tuple[str, int, int]] = []
 
     def progress(name: str, done: int, total: int) -> None:
@@ -82,7 +82,7 @@ def test_threads_work_side_by_side() -> None:
     assert sorted(done) == [(0, 3), (1, 4), (2, 5), (3, 6)]
 
 
-def test_threads_tell_their_progress_and_need_a_weight_for_each_task() -> None:
+def test_threads_report_progress_and_need_a_weight_for_each_task() -> None:
     told: list[tuple[str, int, int]] = []
     jobs = ThreadJobs(2)
     list(
@@ -101,7 +101,7 @@ def test_threads_tell_their_progress_and_need_a_weight_for_each_task() -> None:
         list(running)
 
 
-def test_what_a_thread_raises_ends_the_job_and_stops_the_others() -> None:
+def test_an_exception_in_a_thread_ends_the_job_and_stops_the_others() -> None:
     together = threading.Barrier(2, timeout=PROCESS_S_MAX)
     stopped = threading.Event()
 

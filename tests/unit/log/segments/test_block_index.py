@@ -90,7 +90,7 @@ def test_times_that_go_back_do_not_hide_an_earlier_late_frame() -> None:
 
 @settings(deadline=None)
 @given(FRAMES, FRAMES, FRAMES)
-def test_a_cut_index_goes_on_as_if_nothing_had_followed(
+def test_a_truncated_index_continues_as_if_nothing_had_followed(
     before: list[tuple[int, int, int]],
     dropped: list[tuple[int, int, int]],
     behind: list[tuple[int, int, int]],

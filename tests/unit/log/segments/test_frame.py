@@ -38,7 +38,7 @@ def frame(entry: LogEntry, synced: int = 0) -> bytes:
 
 @settings(deadline=None)
 @given(ENTRIES, st.integers(0, 2**32 - 1), st.binary(max_size=40), st.binary(max_size=40))
-def test_a_frame_reads_back_wherever_it_stands(
+def test_a_frame_is_read_at_any_offset(
     entry: LogEntry, synced: int, before: bytes, behind: bytes
 ) -> None:
     data = before + frame(entry, synced) + behind
@@ -46,7 +46,7 @@ def test_a_frame_reads_back_wherever_it_stands(
     assert len(frame(entry)) == entry.frame_bytes
 
 
-def test_the_fields_stand_where_the_format_says() -> None:
+def test_the_fields_are_at_the_offsets_of_the_format() -> None:
     data = frame(LogEntry(position=7, time_ms=1000, body=b"abc", flags=0x8001, tag=12), synced=99)
     _, length, position, stamp, tag, synced = HEADER.unpack_from(data)
     assert (length, position, stamp, tag, synced) == (3, 7, 1000 << 16 | 0x8001, 12, 99)
@@ -88,7 +88,7 @@ def test_a_frame_that_is_cut_short_is_refused(size: int) -> None:
         ((1, 0, 0, 0, 2**32), InvalidInput, f"must be 0 … {TAG_MAX}"),
     ],
 )
-def test_what_a_frame_cannot_hold_is_named(
+def test_values_out_of_range_of_a_frame_are_named(
     fields: tuple[int, int, int, int, int], error: type[InvalidInput], text: str
 ) -> None:
     with pytest.raises(error, match=text):

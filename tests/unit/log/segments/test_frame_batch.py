@@ -96,7 +96,7 @@ def test_slices_of_a_buffer_become_the_frames_of_bodies_small_or_large(
     assert size_of(slices) == size_of(bodies) == sum(map(len, bodies))
 
 
-def test_a_large_body_is_written_from_where_it_stands() -> None:
+def test_a_large_body_is_written_without_a_copy() -> None:
     slices = slices_of([bytes(LARGE_BYTES)], checked=True)
     header, body = FrameBatch(slices, 0, 0, 0, None, 2**20).take(2**20, 0, POSITION_MAX, 0).buffers
     assert len(header) == 32

@@ -147,7 +147,7 @@ def test_every_flipped_bit_of_a_frame_stops_the_scan_before_it() -> None:
         assert why in {frame_kernels.BAD_CRC, frame_kernels.BAD_LENGTH, frame_kernels.NEED_MORE}
 
 
-def test_a_scan_says_why_it_stopped() -> None:
+def test_a_scan_returns_why_it_stopped() -> None:
     data = by_hand(plain(3))
     size = len(data) // 3
     assert scan(b"") == ([], [], 0, frame_kernels.END)

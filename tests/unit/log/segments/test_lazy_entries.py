@@ -48,7 +48,7 @@ def test_it_is_walked_and_indexed_as_a_list_is() -> None:
         entries[COUNT]
 
 
-def test_only_what_is_asked_for_is_made_and_it_is_made_once() -> None:
+def test_only_requested_entries_are_built_and_each_only_once() -> None:
     entries = entries_of_a_piece()
     taken = entries[BLOCK_ENTRIES + 1 : BLOCK_ENTRIES + 3]
     assert list(entries._blocks) == [1]

@@ -104,20 +104,20 @@ def test_good_frames_come_before_the_error_that_names_the_bad_one() -> None:
         (-1, 1, "file ends 1 bytes too early"),
     ],
 )
-def test_what_is_wrong_is_said(after: int, stop: int, what: str) -> None:
+def test_an_invalid_frame_is_described(after: int, stop: int, what: str) -> None:
     file, end = file_of([LogEntry(0, 0, b"x"), LogEntry(1, 0, b"y")])
     with pytest.raises(DamagedFrame, match=what):
         read(file, end + stop, after)
 
 
-def test_an_impossible_length_is_said() -> None:
+def test_an_impossible_length_is_described() -> None:
     file, end = file_of([])
     file.write(b"\xff" * 40)
     with pytest.raises(DamagedFrame, match="frame length is impossible"):
         read(file, end + 40)
 
 
-def test_whoever_reads_is_told_before_each_read() -> None:
+def test_the_callback_is_called_before_each_read() -> None:
     file, stop = file_of([LogEntry(i, 0, bytes(400_000)) for i in range(4)])
     asked: list[int] = []
     pieces = ScanWindow(file, START, stop, asked.append)

@@ -136,7 +136,7 @@ def test_a_leftover_of_the_same_name_is_overwritten() -> None:
     assert fs.stat(PATH).size == SEGMENT_HEADER_BYTES
 
 
-def test_a_writer_goes_back_to_a_mark_as_if_nothing_had_followed() -> None:
+def test_a_writer_rolls_back_to_a_mark() -> None:
     fs = MemoryFileSystem()
     expected = sealed(fs, 2)
     writer = SegmentWriter.create(fs, PATH, HEADER)

@@ -12,7 +12,7 @@ from lithify.clock import ManualClock
 from lithify.compaction.reports.report import Cause, Report
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.compaction.scheduling.schedule import NOTHING_CALLS, Trigger
+from lithify.compaction.scheduling.triggers import NOTHING_DUE, Trigger
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import InvalidSetting, RunCancelled, RunRefused
 from lithify.events import ignore_events
@@ -175,7 +175,7 @@ def test_a_run_on_another_node_names_the_leader(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path, clock) as nodes:
             compaction = compaction_of(nodes[1], tmp_path, clock)
-            assert compaction.observe() == NOTHING_CALLS
+            assert compaction.observe() == NOTHING_DUE
             assert compaction_of(nodes[0], tmp_path, clock).observe().period_ms == 60_000
             with pytest.raises(RunRefused, match="n1 leads the metastore"):
                 await run(compaction)

@@ -1,7 +1,8 @@
-"""A backup holds what its node had, never changes, and is put back whole or in parts."""
+"""A backup holds what its node had, never changes, and is restored whole or in parts."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,21 +20,23 @@ from lithify.errors import (
     Corrupt,
     DamagedFile,
     InvalidInput,
+    LithifyError,
     LogLocked,
+    ReadFailed,
     UnclaimedDirectory,
     WriteFailed,
 )
 from lithify.fs import LocalFileSystem, read_file
 from lithify.log.manifest import read_manifest, write_manifest
 from lithify.node.backup.backup import BackupReport, run_backup
-from lithify.node.backup.files import (
+from lithify.node.backup.backup_list import (
     BackupExists,
     NotABackup,
     checksum_file,
     read_list,
     write_list,
 )
-from lithify.node.backup.restore import AlreadyThere, NotInBackup, check_backup, run_restore
+from lithify.node.backup.restore import AlreadyExists, NotInBackup, check_backup, run_restore
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
@@ -41,6 +44,7 @@ from lithify.topics.definitions.topic_names import Namespace
 from lithify.topics.schemas.schemas import Schema, SchemaType
 from lithify.topics.subscriptions.cursor import Cursor
 from lithify.topics.subscriptions.cursor_changes import AckedUpTo
+from tests.crash.test_directories import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,9 +187,7 @@ def test_on_another_file_system_files_are_copied_once(tmp_path: Path, node: Node
         assert messages(again, "orders") == expected
 
 
-def test_one_topic_and_one_store_come_back_into_a_directory_that_has_others(
-    tmp_path: Path, node: Node
-) -> None:
+def test_one_topic_and_one_store_are_restored_beside_others(tmp_path: Path, node: Node) -> None:
     space = Namespace("public", "default")
     node.topics.definitions.change(
         lambda d: d.with_namespace(space, type(d.namespace(space))({"retention_ms": 5}))
@@ -204,11 +206,11 @@ def test_one_topic_and_one_store_come_back_into_a_directory_that_has_others(
         assert again.topics.unclaimed() == ()
         settings = again.topics.definitions.current.namespace(space).settings
         assert settings == {}, "a namespace that is there keeps its settings"
-    with pytest.raises(AlreadyThere, match="orders"):
+    with pytest.raises(AlreadyExists, match="orders"):
         restore(tmp_path, topic="orders")
-    with pytest.raises(AlreadyThere, match="photos"):
+    with pytest.raises(AlreadyExists, match="photos"):
         restore(tmp_path, store="photos")
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         restore(tmp_path)
     with pytest.raises(NotInBackup, match="nothing"):
         restore(tmp_path, topic="nothing")
@@ -335,7 +337,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, node: Node) -> None:
+def test_a_backup_names_damaged_files_and_saves_the_rest(tmp_path: Path, node: Node) -> None:
     for name in ("fine", "headless", "cut"):
         topic = node.topics.create(name)
         topic.append(value=b"one")
@@ -370,6 +372,22 @@ def test_what_is_damaged_is_named_and_everything_else_is_saved(tmp_path: Path, n
     done = CliRunner().invoke(app, ["backup", str(tmp_path / "two"), "--data", str(data)])
     assert done.exit_code == 1
     assert f"not saved, because it is damaged: photos: {damaged['photos']}" in done.stdout
+
+
+def test_a_topic_that_has_lost_its_cursors_is_named(tmp_path: Path, node: Node) -> None:
+    node.topics.create("unused")
+    node.close()
+    for name in ("orders", "unused"):
+        shutil.rmtree(tmp_path / "data/topics/public/default" / name / "cursors")
+    report = save(tmp_path)
+    (damaged,) = report.damaged
+    assert damaged.startswith("persistent://public/default/orders: ")
+    assert "orders/cursors at byte 0: missing" in damaged
+    check_backup(FS, str(tmp_path / "one"))
+    restore(tmp_path)
+    with lithify.open(str(tmp_path / "again")) as again:
+        assert messages(again, "unused") == []
+        assert messages(again, "parts-partition-1") == [b"one"]
 
 
 def test_a_check_finds_damage_that_was_there_when_it_was_saved(tmp_path: Path, node: Node) -> None:
@@ -411,6 +429,32 @@ def test_a_file_that_cannot_be_read_is_named_and_everything_else_is_saved(
     restore(tmp_path)
     with lithify.open(str(tmp_path / "again")) as again:
         assert messages(again, "fine") == [b"one"]
+
+
+@pytest.mark.parametrize("work", ["backup", "check", "restore"])
+def test_every_error_of_the_file_system_has_a_type_and_a_path(work: str) -> None:
+    disk, _ = prepared()
+    run_backup(disk, "/data", "/one", clock=ManualClock())
+    nth, errors = 0, list[LithifyError]()
+    while True:
+        nth += 1
+        fs = FaultyFileSystem(disk.kill_clone(), [Fault("*", nth=nth)])
+        try:
+            if work == "backup":
+                run_backup(fs, "/data", "/new", clock=ManualClock(), previous="/one")
+            elif work == "check":
+                check_backup(fs, "/one")
+            else:
+                run_restore(fs, "/one", "/new", clock=ManualClock())
+        except (ReadFailed, WriteFailed, Corrupt) as error:
+            errors.append(error)
+        if fs.operations < nth:
+            break
+    assert nth > 100
+    assert all(str(error).startswith("/") for error in errors)
+    types = {type(error) for error in errors}
+    assert ReadFailed in types
+    assert (WriteFailed in types) == (work != "check")
 
 
 def test_a_target_that_cannot_be_written_ends_a_backup(tmp_path: Path, node: Node) -> None:

@@ -30,7 +30,7 @@ def test_a_command_is_its_two_sizes_and_itself() -> None:
     assert encode_command(PING) == bytes.fromhex("00000009 00000005 0812 920100")
 
 
-def test_a_command_comes_back_as_it_was_sent_and_has_no_entry() -> None:
+def test_a_command_is_decoded_as_it_was_encoded_and_has_no_entry() -> None:
     data = encode_command(PING)
     assert split(data) == ([(PING.SerializeToString(), None)], len(data))
 
@@ -51,7 +51,7 @@ def test_an_entry_is_received_without_a_copy() -> None:
     assert bytes(frame.entry[-3:]) == b"new"
 
 
-def test_however_the_bytes_are_cut_the_same_frames_come_out() -> None:
+def test_frames_do_not_depend_on_how_the_bytes_are_split() -> None:
     data = encode_command(PING) + send(entry(b"one")) + send(entry(b"")) + encode_command(PING)
     whole, consumed = split(data)
     assert len(whole) == 4
@@ -84,7 +84,7 @@ def test_a_part_of_a_frame_is_not_consumed() -> None:
         ("47455420", "frame of 1195725860 bytes is larger than the limit 5253120"),
     ],
 )
-def test_what_cannot_be_a_frame_is_refused_before_it_is_complete(data: str, reason: str) -> None:
+def test_an_invalid_frame_is_refused_before_it_is_complete(data: str, reason: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         split(bytes.fromhex(data))
     assert caught.value.reason == str(caught.value) == reason
@@ -120,7 +120,7 @@ def test_an_empty_command_is_a_frame() -> None:
     assert (bytes(frame.command), frame.entry, size) == (b"", None, 8)
 
 
-def test_text_that_is_none_is_refused_wherever_it_stands() -> None:
+def test_invalid_utf8_is_refused_in_any_field() -> None:
     command = wire.BaseCommand(type=wire.BaseCommand.PRODUCER)
     command.producer.topic = "orders"
     command.producer.producer_id = command.producer.request_id = 1

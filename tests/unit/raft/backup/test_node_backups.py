@@ -108,7 +108,7 @@ def test_only_files_of_a_backup_are_read(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_backup_that_nobody_fetched_goes_with_the_next_start(tmp_path: Path) -> None:
+def test_an_unfetched_backup_is_deleted_at_the_next_start(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
             await KvClient(client, "default").put(b"k", b"v")

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
-from lithify.compaction.policies.built_in import plan_neighbours, plan_whole_dead
+from lithify.compaction.policies.built_in import plan_whole_dead
+from lithify.compaction.policies.neighbours import plan_neighbours
 from lithify.compaction.policies.packing import Limits
 from lithify.errors import DamagedFrame, RunFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.log.manifest import SegmentRef
 from lithify.log.segments.segment_file import read_header
 from lithify.raft.compaction.group_compaction import RunWanted
-from lithify.raft.compaction.merge_targets import SOURCES_MAX
 from lithify.raft.compaction.segments_port import compactable, segment_stats
 from lithify.raft.compaction.settings import GroupCompactionSettings
-from lithify.raft.errors import EntriesLost, EntryGone
+from lithify.raft.compaction.write_merged_segments import SOURCES_MAX
+from lithify.raft.errors import EntriesLost, EntryDeleted
 from lithify.raft.storage.file_names import segment_name
 from lithify.raft.storage.group_segments import IndexSpan
 from lithify.raft.storage.live_state import LiveState
@@ -60,7 +61,7 @@ def test_segments_without_a_live_index_are_dropped(
 
 
 def merges(*live: int, limits: tuple[int, int] = (5, 1000), size: int = 10) -> list[list[int]]:
-    """What becomes of neighbours that have five entries each, of which so many are live."""
+    """The segments after a merge of neighbours with five entries each, some of them live."""
     segments = [
         SegmentStats(number, 5 * number, 5 * number + 4, 5, 50, count, count * size)
         for number, count in enumerate(live, 1)
@@ -77,7 +78,7 @@ def test_neighbours_that_fit_into_one_are_merged() -> None:
     assert merges(5, 1, 4, 5) == [[2, 3]]
 
 
-def test_one_alone_is_written_anew_if_more_than_half_is_dead() -> None:
+def test_a_single_segment_is_rewritten_if_more_than_half_is_dead() -> None:
     assert merges(2, 4) == [[1]]
     assert merges(3, 4) == []
     assert merges(3, size=8) == [[1]], "24 of 50 bytes"
@@ -87,7 +88,7 @@ def test_segments_without_live_entries_separate_nothing() -> None:
     assert merges(2, 0, 0, 3) == [[1, 4]]
 
 
-def test_what_does_not_fit_into_an_empty_group_is_skipped() -> None:
+def test_a_segment_larger_than_a_group_is_skipped() -> None:
     assert merges(1, 4, 1, limits=(3, 1000)) == [[1], [3]]
     assert merges(1, 4, 1, limits=(5, 35)) == [[1], [3]]
 
@@ -109,11 +110,11 @@ def test_live_entries_are_merged_and_stay_readable() -> None:
         header = read_header(file)
     assert (header.segment_id, header.first_position, header.kind) == (1, 2, "raftlive")
     member.check()
-    with pytest.raises(EntryGone):
+    with pytest.raises(EntryDeleted):
         member.log.read([3])
 
 
-def test_the_newest_segment_is_left_alone_and_may_grow_meanwhile() -> None:
+def test_the_newest_segment_is_not_merged_and_may_grow() -> None:
     member = Member(MemoryFileSystem()).fill(14).snapshot(13, [4, 8])
     member.compactor.request(RunWanted())
     job = member.compactor.next_job()
@@ -126,7 +127,7 @@ def test_the_newest_segment_is_left_alone_and_may_grow_meanwhile() -> None:
     member.check()
 
 
-def test_reading_goes_on_while_files_change_under_it() -> None:
+def test_reads_continue_while_files_are_replaced() -> None:
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     plan = member.log.plan([2, 9, 12])
     member.compactor.request(RunWanted())
@@ -154,7 +155,7 @@ def test_only_the_part_of_a_segment_that_counts_is_merged() -> None:
     again.check()
 
 
-def test_files_that_nobody_refers_to_go_with_the_next_run() -> None:
+def test_unreferenced_files_are_deleted_by_the_next_run() -> None:
     member = Member(MemoryFileSystem()).fill(17)
     fs = FaultyFileSystem(member.fs, [Fault("remove", "*", kind="EIO")])
     member.compactor._named._fs = fs
@@ -194,7 +195,7 @@ def test_links_are_removed_at_the_next_start_because_their_numbers_may_be_given_
     assert again.spans == [(1, 2, 12), (3, 17, 18)], "nothing is appended to a merged segment"
 
 
-def test_a_live_index_that_is_not_there_is_said_to_be_lost_and_nothing_changes() -> None:
+def test_a_missing_live_index_is_reported_as_lost_and_nothing_changes() -> None:
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     member.compact()
     before = member.spans
@@ -222,7 +223,7 @@ def test_a_damaged_entry_is_found_when_it_is_copied_and_not_spread() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "SHORT"])
-def test_a_run_that_fails_anywhere_leaves_nothing_that_the_next_one_trips_over(kind: str) -> None:
+def test_the_run_after_a_failed_one_succeeds(kind: str) -> None:
     """[H4] Such as a target that is there already, with a part of another run in it."""
     for nth in range(1, 100):
         disk = MemoryFileSystem()
@@ -261,18 +262,18 @@ def test_a_merge_that_is_half_done_is_finished_before_anything_is_dropped() -> N
     member.check()
 
 
-def test_an_index_that_has_died_since_it_was_planned_is_gone() -> None:
+def test_a_read_of_an_index_that_died_after_the_plan_fails() -> None:
     """[H7] Whether its segment was dropped or merged: that is no error of a file."""
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     dropped, merged = member.log.plan([16]), member.log.plan([8])
     member.compact()
     for plan, index in ((dropped, 16), (merged, 8)):
-        with pytest.raises(EntryGone) as gone:
+        with pytest.raises(EntryDeleted) as gone:
             plan.run()
         assert gone.value.index == index
 
 
-def test_a_segment_that_goes_while_it_is_read_is_looked_for_again() -> None:
+def test_a_segment_merged_during_a_read_is_found_again() -> None:
     """[H7] The reader had decided on a file, which was removed before it could be opened."""
     member = Member(MemoryFileSystem()).fill(26).snapshot(22, [2, 9, 12, 21])
     segments = member.log.segments

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
-from lithify.compaction.limits.budget import DiskGate, find_gate_directory
+from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
-from lithify.compaction.limits.pace import PaceSettings
+from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
 from lithify.compaction.run.control import RunControl
-from lithify.compaction.scheduling.schedule import Observation, Trigger
-from lithify.errors import InvalidSetting, LithifyError, LogClosed, RunCancelled, RunRefused
-from lithify.fs import MemoryFileSystem
-from lithify.raft.compaction import merge_targets
-from lithify.raft.compaction.group_compaction import GroupCompaction, RunWanted
+from lithify.compaction.scheduling.triggers import Observation, Trigger
+from lithify.errors import (
+    InvalidSetting,
+    LithifyError,
+    LogClosed,
+    RunCancelled,
+    RunFailed,
+    RunRefused,
+    RunSuspended,
+)
+from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs.checked_lines import encode_line
+from lithify.log.file_names import HISTORY
+from lithify.raft.compaction import write_merged_segments
+from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from tests.unit.raft.stored import LIMITS, Member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.limits.budget import DiskTurn
+    from lithify.compaction.limits.disk_gate import DiskTurn
+    from lithify.events import OrphanRemoved
     from lithify.log.manifest import Manifest
 
 BY_CALL = {"after_drops": None}
@@ -47,7 +60,7 @@ def due(found: Member) -> bool:
     return found.compactor.merges > merges
 
 
-def test_nothing_is_merged_unless_somebody_asks() -> None:
+def test_nothing_is_merged_without_a_request() -> None:
     found = member()
     for index in (31, 32):
         found.snapshot(index, [1, 7])
@@ -58,14 +71,14 @@ def test_nothing_is_merged_unless_somebody_asks() -> None:
     assert not due(found)
 
 
-def test_after_so_many_runs_of_phase_1() -> None:
+def test_a_merge_after_enough_runs_of_phase_1() -> None:
     found = member(after_drops=3)
     assert [due(found.snapshot(31 + n, [1, 7])) for n in range(2)] == [False, False]
     found.fill(40)
     assert [due(found.snapshot(33 + n, [1, 7])) for n in range(4)] == [True, False, False, True]
 
 
-def test_when_a_share_of_the_entries_is_dead() -> None:
+def test_a_merge_when_a_share_of_the_entries_is_dead() -> None:
     found = member(dead_ratio=0.5)
     assert not due(found.snapshot(31, range(1, 26)))
     assert not due(found.snapshot(32, [*range(1, 11), 12, 14, 17, 19]))
@@ -73,7 +86,7 @@ def test_when_a_share_of_the_entries_is_dead() -> None:
     assert due(found.snapshot(34, [1, 6, 7, 12, 14, 17, 19]))
 
 
-def test_what_could_not_be_merged_is_no_reason_to_try_again() -> None:
+def test_segments_that_could_not_be_merged_trigger_no_retry() -> None:
     found = member(dead_ratio=0.3)
     scattered = [index for index in range(1, 31) if index % 5 in (0, 1, 2)]
     assert due(found.snapshot(31, scattered))
@@ -81,18 +94,18 @@ def test_what_could_not_be_merged_is_no_reason_to_try_again() -> None:
     assert not due(found.snapshot(32, scattered)), "three of five are live in each, none fit"
 
 
-def test_when_so_many_bytes_are_dead() -> None:
+def test_a_merge_when_enough_bytes_are_dead() -> None:
     found = member(dead_bytes=600)
     assert not due(found.snapshot(31, [index for index in range(1, 31) if index % 5]))
     assert due(found.snapshot(32, [index for index in range(1, 31) if index % 5 > 2]))
 
 
-def test_every_so_often() -> None:
+def test_a_merge_at_each_interval() -> None:
     found = member(interval_ms=10_000)
     assert found.compactor.observe() == Observation(period_ms=10_000)
 
 
-def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
+def test_one_job_at_a_time_and_another_if_the_snapshot_has_moved() -> None:
     found = member()
     found.snapshot(31, [1, 7, 30])
     job = found.compactor.next_job()
@@ -106,7 +119,7 @@ def test_one_at_a_time_and_once_more_if_the_snapshot_has_moved() -> None:
     assert found.spans == [(6, 30, 30), (7, 31, 32)]
 
 
-def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
+def test_phase_1_is_repeated_if_the_snapshot_has_moved() -> None:
     found = member()
     found.compactor.request(RunWanted())
     job = found.compactor.next_job()
@@ -118,7 +131,7 @@ def test_phase_1_is_done_again_if_the_snapshot_has_moved_meanwhile() -> None:
     assert [number for number, _, _ in found.spans] == [6, 7]
 
 
-def test_a_failure_is_not_tried_again_at_once() -> None:
+def test_a_failure_is_not_retried_at_once() -> None:
     found = member()
     found.compactor.request(RunWanted())
     assert found.compactor.next_job() is not None
@@ -131,6 +144,34 @@ def test_a_failure_is_not_tried_again_at_once() -> None:
     assert due(found)
     assert found.compactor.failure is None
     assert found.spans[0] == (1, 1, 7)
+
+
+def test_a_request_that_waits_for_a_job_that_fails_is_carried_out() -> None:
+    found, ended = member(), list[Report | LithifyError]()
+    found.snapshot(31, [1, 7, 30])
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    outcome = job()
+    assert isinstance(outcome, CompactionOutcome)
+    outcome.failure = OSError("a file cannot be removed")
+    found.compactor.done(outcome)
+    assert due(found)
+    assert [type(each) for each in ended] == [Report]
+
+
+def test_waiting_requests_end_with_the_error_of_the_failed_cleanup() -> None:
+    found, ended = member(), list[object]()
+    found.compactor.request(RunWanted())
+    assert found.compactor.next_job() is not None
+    found.compactor.done(OSError("the disk is gone"))
+    found.compactor.request(RunWanted(ended=ended.append))
+    found.compactor.plan(ended.append)
+    assert found.compactor.next_job() is not None
+    found.compactor.done(OSError("the disk is still gone"))
+    assert [type(each) for each in ended] == [RunFailed, RunFailed]
+    assert "the disk is still gone" in str(ended[0])
+    assert found.compactor.next_job() is None, "it is not retried at once"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +191,7 @@ def sparse() -> Member:
     return found.fill(33).snapshot(31, [1, 7, 16, 17, 18, 26, 27, 28, 29, 30])
 
 
-def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing() -> None:
+def test_a_dry_run_predicts_the_run_and_changes_nothing() -> None:
     found = sparse()
     found.compact(merge=False)
     before = found.spans
@@ -166,6 +207,26 @@ def test_a_dry_run_says_what_a_run_then_does_and_changes_nothing() -> None:
     assert report.result == "done"
     assert found.spans == [(1, 1, 18), (6, 26, 30), (7, 31, 32)]
     assert found.plan().declined is not None, "there is nothing left to gain"
+
+
+def test_a_request_during_a_dry_run_or_a_run_gets_another_run() -> None:
+    found, ended = sparse(), list[Report | LithifyError]()
+    plans = list[DryRun | LithifyError]()
+    found.compactor.plan(plans.append)
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    assert found.compactor.next_job() is None
+    found.compactor.done(job())
+    assert len(plans) == 1
+    job = found.compactor.next_job()
+    assert job is not None
+    found.compactor.request(RunWanted(ended=ended.append))
+    assert found.compactor.next_job() is None
+    assert not ended
+    found.compactor.done(job())
+    assert due(found)
+    assert [each.result for each in ended if isinstance(each, Report)] == ["done", "nothing to do"]
 
 
 def test_a_dry_run_has_what_phase_1_would_drop() -> None:
@@ -195,7 +256,44 @@ def test_a_run_has_a_report_with_all_that_it_removed_which_survives_a_restart() 
     assert again.compactor.status().report == report
 
 
-def test_a_run_that_finds_nothing_says_why_and_is_not_in_the_history() -> None:
+def flip(line: bytes) -> bytes:
+    return line[:20] + bytes([line[20] ^ 1]) + line[21:]
+
+
+def renumber(line: bytes) -> bytes:
+    """As a later version would write it."""
+    return encode_line(json.dumps(json.loads(line[9:]) | {"version": 99}))
+
+
+@pytest.mark.parametrize("damage", [flip, renumber])
+def test_a_history_that_cannot_be_used_is_set_aside_and_stops_no_run(
+    damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    structlog.reset_defaults()
+    found = sparse()
+    assert found.compact().report is not None
+    path = f"{found.own.directory}/{HISTORY}"
+    damaged = b"".join(map(damage, read_file(found.fs, path).splitlines(keepends=True)))
+    write_atomic(found.fs, path, damaged)
+    again = Member(found.disk.kill_clone())
+    caplog.clear()
+    assert again.compactor.status().report is None
+    report = again.fill(50).snapshot(48, [1, 40]).compact().report
+    assert report is not None
+    assert report.result == "done"
+    assert again.compactor.history.newest(10) == [report]
+    assert read_file(again.fs, f"{path}.damaged-1") == damaged
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert "side file set aside" in line
+    assert path in line
+    # It is no file of the group, and stays.
+    last = Member(again.disk.kill_clone())
+    last.check()
+    assert last.fs.exists(f"{path}.damaged-1")
+    assert last.compactor.history.newest(10) == [report]
+
+
+def test_a_run_with_nothing_to_do_has_a_reason_and_is_not_in_the_history() -> None:
     found = member()
     report = found.compact().report
     assert report is not None
@@ -211,7 +309,7 @@ def test_a_report_names_what_began_the_run() -> None:
     assert found.compactor.history.newest(1)[0].trigger == "threshold"
 
 
-def test_a_threshold_calls_until_a_run_has_begun_and_again_after_it_failed() -> None:
+def test_a_threshold_is_due_until_a_run_starts_and_again_after_it_failed() -> None:
     found = member(after_drops=2)
     assert not due(found)
     found.snapshot(31, [1, 7])
@@ -253,7 +351,7 @@ def test_without_a_queue_a_run_is_refused_while_the_disk_is_in_use_and_phase_1_i
     assert found.compactor.status().state == "SUCCESS"
 
 
-def test_one_who_has_the_disk_runs_though_it_is_in_use() -> None:
+def test_a_request_that_holds_the_disk_runs() -> None:
     found = sparse()
     with disk_of(found):
         found.compactor.request(RunWanted(control=RunControl(has_disk=True)))
@@ -274,7 +372,7 @@ def test_a_run_that_is_cancelled_before_the_worker_begins_it_does_nothing() -> N
 
 
 def test_progress_goes_through_all_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_targets, "PORTION_BYTES", 1)
+    monkeypatch.setattr(write_merged_segments, "PORTION_BYTES", 1)
     found = Member(MemoryFileSystem(), GroupCompactionSettings(**BY_CALL))  # type: ignore[arg-type]
     found.fill(43).snapshot(41, [1, 2, 7, 8, 11, 12, 17, 18, 22, 27])
     seen: list[tuple[str, int, int]] = []
@@ -319,7 +417,7 @@ def test_a_run_is_refused_where_not_even_one_target_fits(monkeypatch: pytest.Mon
     found.check()
 
 
-def test_nobody_waits_for_a_group_that_is_closed() -> None:
+def test_requests_to_a_closed_group_do_not_wait() -> None:
     found, told, plans = sparse(), list[Report | LithifyError](), list[DryRun | LithifyError]()
     found.compactor.request(RunWanted(ended=told.append))
     found.compactor.plan(plans.append)
@@ -333,6 +431,25 @@ def test_nobody_waits_for_a_group_that_is_closed() -> None:
     found.compactor.plan(plans.append)
     assert (told, plans) == ([error, error], [error, error])
     assert not due(found)
+
+
+def test_closing_stops_a_run_that_is_about_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = sparse()
+    found.compactor.request(RunWanted())
+    job = found.compactor.next_job()
+    assert job is not None
+    named = found.compactor._named
+    sweep = named.sweep
+
+    def closing() -> list[OrphanRemoved]:
+        monkeypatch.setattr(named, "sweep", sweep)
+        found.compactor.close(LogClosed("it is gone"))
+        return sweep()
+
+    monkeypatch.setattr(named, "sweep", closing)
+    outcome = job()
+    assert isinstance(outcome.failure, RunSuspended)
+    assert outcome.report is None
 
 
 def test_a_hold_keeps_segments_from_drops_and_runs_and_a_dry_run_names_it() -> None:
@@ -383,7 +500,7 @@ def test_a_run_slows_down_while_appends_wait_and_recovers() -> None:
             for _each in range(100):
                 latencies.add(wait_s)
             found.clock.advance(0.5)
-            found.compactor._pacing.look()
+            found.compactor._pacing.adjust_rate()
             rates.append(found.compactor._pacing.rate.read())
 
     found.compactor.request(RunWanted(control=RunControl(watch)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.compaction.rewrite_pacing import (
     RUN_MIN,
     Rewriter,
@@ -38,7 +38,7 @@ def test_a_set_is_scattered_by_its_runs() -> None:
     assert not Rewriter().is_scattered(LiveSet.from_iterable(range(0, 10**6, 2))), "only by call"
 
 
-def test_so_many_are_moved_in_a_tick() -> None:
+def test_the_number_of_moves_per_tick_is_bounded() -> None:
     rewriter = Rewriter(RewriteSettings(entries_per_tick=2, in_flight_max=3))
     assert list(rewriter.take()) == []
     rewriter.begin(LIVE)
@@ -70,7 +70,7 @@ def test_a_large_command_is_paid_for_by_the_ticks_that_follow() -> None:
     assert taken == [[3], [], [7], []]
 
 
-def test_who_leads_no_more_moves_no_more() -> None:
+def test_a_former_leader_moves_no_more_values() -> None:
     rewriter = Rewriter()
     rewriter.begin(LIVE, limit=1)
     rewriter.begin(LIVE)

@@ -48,7 +48,7 @@ def test_a_name_that_could_not_be_read_back_is_refused() -> None:
 
 
 @given(st.lists(st.builds(ConfChange, changes, st.sampled_from(Mode)), max_size=8))
-def test_whatever_is_asked_nobody_is_voter_and_learner_and_somebody_votes(
+def test_no_change_makes_a_voter_a_learner_too_or_leaves_no_voters(
     asked: list[ConfChange],
 ) -> None:
     config = three()
@@ -73,7 +73,7 @@ def test_a_change_at_once_moves_one_voter_so_that_majorities_overlap(change: Mem
     assert len(after.voters ^ three().voters) <= 1
 
 
-def test_a_configuration_is_in_force_from_its_entry_on_and_goes_with_it() -> None:
+def test_a_configuration_takes_effect_with_its_entry_and_is_undone_with_it() -> None:
     members = Membership(0, three())
     four = changed(three(), ConfChange.parse("+n4"))
     assert members.add([Entry(1, 1, b"x", EntryKind.COMMAND), entry(2, four)])
@@ -83,7 +83,7 @@ def test_a_configuration_is_in_force_from_its_entry_on_and_goes_with_it() -> Non
     assert not members.cut(0)
 
 
-def test_who_is_removed_may_campaign_until_that_is_committed() -> None:
+def test_a_removed_member_may_campaign_until_the_removal_is_committed() -> None:
     members = Membership(0, three())
     members.add([entry(1, changed(three(), ConfChange.parse("-n1")))])
     assert members.may_campaign("n1")
@@ -105,7 +105,7 @@ def test_members_of_an_index_are_known_until_it_is_applied() -> None:
         members.at(4)
 
 
-def test_a_snapshot_replaces_what_was_not_committed() -> None:
+def test_a_snapshot_replaces_uncommitted_entries() -> None:
     members = Membership(0, three())
     four = changed(three(), ConfChange.parse("+n4"))
     members.add([entry(3, four)])

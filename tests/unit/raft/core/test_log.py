@@ -1,4 +1,4 @@
-"""The log as the core sees it: a stored part, a tail, and writes that are under way."""
+"""The log as the core sees it: a stored part, a tail, and writes that are in progress."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Disk:
         self.log.acknowledge(number)
 
 
-def test_entries_are_readable_at_once_and_stable_when_the_storage_says_so() -> None:
+def test_entries_are_readable_at_once_and_stable_when_the_storage_confirms() -> None:
     disk = Disk(1, 1)
     disk.log.append(entries(3, 2, 2))
     assert (disk.log.last_index, disk.log.last_term, disk.log.stable) == (4, 2, 2)
@@ -50,7 +50,7 @@ def test_entries_are_readable_at_once_and_stable_when_the_storage_says_so() -> N
     assert [e.term for e in disk.log.entries(1, 5, 1 << 20)] == [1, 1, 2, 2]
 
 
-def test_one_acknowledgement_may_stand_for_several() -> None:
+def test_one_acknowledgement_may_cover_several() -> None:
     disk = Disk()
     for index in range(1, 4):
         disk.log.append(entries(index, 1))
@@ -59,7 +59,7 @@ def test_one_acknowledgement_may_stand_for_several() -> None:
     assert disk.log.stable == 3
 
 
-def test_a_late_acknowledgement_says_nothing_about_entries_that_came_in_between() -> None:
+def test_a_late_acknowledgement_does_not_cover_entries_added_since() -> None:
     disk = Disk(1)
     disk.log.append(entries(2, 1, 1, 1))
     old = disk.hand_out()
@@ -149,7 +149,7 @@ def test_reads_cross_from_the_stored_part_into_the_tail_within_the_limit() -> No
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.data())
-def test_the_last_index_up_to_a_term_is_found_without_looking_at_all(
+def test_the_last_index_up_to_a_term_is_found_by_binary_search(
     steps: list[int], data: st.DataObject
 ) -> None:
     terms = [1 + sum(steps[: n + 1]) for n in range(len(steps))]

@@ -58,7 +58,7 @@ def test_a_rejection_while_replicating_goes_back_to_what_is_known() -> None:
     assert (peer.flow, peer.next, len(peer.inflight)) == (Flow.PROBE, 5, 0)
 
 
-def test_a_hint_never_goes_below_what_is_acknowledged() -> None:
+def test_a_hint_is_never_below_the_acknowledged_index() -> None:
     peer = progress(9)
     peer.acknowledged(4)
     peer.next = 9

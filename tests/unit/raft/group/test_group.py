@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core import (
     ConfChange,
     Config,
     DropReason,
+    MemberStopped,
     ProposalDropped,
     ReadDropped,
     Role,
@@ -19,8 +21,9 @@ from lithify.raft.core import (
 from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
+from lithify.raft.group.machine_queries import QUERY_COST, ROUND_COST
 from lithify.raft.group.proposals_and_reads import CommandResult, Reads
-from lithify.raft.group.removed_members import NEVER_LEFT, MemberGone, RemovedMembership
+from lithify.raft.group.removed_members import NEVER_LEFT, MemberRemoved, RemovedMembership
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome, WatchEvent
 from lithify.raft.machine import Checkpoint, ReleaseCursor, Timer
@@ -49,6 +52,23 @@ def test_a_group_of_one_answers_when_its_disk_has_it() -> None:
     assert members.get("n1", b"k") == b"v"
 
 
+def test_many_reads_are_answered_in_rounds_so_that_others_have_their_turn() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    members.put("n1", b"k", b"v")
+    group = members["n1"].group
+    results: list[Result] = []
+    for _ in range(1000):
+        group.read(kv.get(b"k"), results.append)
+    rounds = 0
+    while group.work().again:
+        rounds += 1
+        assert len(results) == rounds * (ROUND_COST // (QUERY_COST + 1) + 1)
+    assert rounds == 2
+    assert len(results) == 1000
+    assert all(isinstance(each, CommandResult) for each in results)
+
+
 def test_followers_refuse_proposals_and_answer_reads() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
@@ -59,7 +79,7 @@ def test_followers_refuse_proposals_and_answer_reads() -> None:
     assert members.get("n2", b"k") == b"v"
 
 
-def test_a_read_whose_question_was_lost_is_asked_again() -> None:
+def test_a_read_whose_request_was_lost_is_repeated() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     members.put("n1", b"k", b"v")
@@ -90,10 +110,10 @@ def test_a_read_that_must_see_what_is_never_applied_is_dropped() -> None:
         (dropped,) = results
         assert isinstance(dropped, ReadDropped)
         assert (dropped.reason, dropped.leader) == (reason, leader)
-        assert not reads.take_due(99)
+        assert not list(reads.take_due(99))
 
 
-def test_a_leader_that_is_cut_off_answers_no_read() -> None:
+def test_a_partitioned_leader_answers_no_read() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     members.put("n1", b"k", b"old")
@@ -105,6 +125,23 @@ def test_a_leader_that_is_cut_off_answers_no_read() -> None:
     members.tick(20)
     # It has found out that nobody listens.
     assert isinstance(results[0], ReadDropped)
+
+
+def test_a_local_query_is_answered_from_what_is_applied_whatever_others_do() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"old")
+    members.tick()
+    members.lose = lambda message: "n3" in (message.sender, message.to)
+    members.put("n1", b"k", b"new")
+    for name, value in (("n1", b"new"), ("n3", b"old")):
+        answer = members.ask(name, partial(members[name].group.query_local, kv.get(b"k")))
+        assert isinstance(answer, CommandResult)
+        assert answer.index == members[name].group.applied_index
+        assert kv.parse_reply(answer.reply).value == value
+    wrong = MemberStopped("its log is wrong")
+    members["n3"].group.stop(wrong)
+    assert members.ask("n3", partial(members["n3"].group.query_local, kv.get(b"k"))) is wrong
 
 
 def test_a_run_of_commands_is_answered_together_and_in_its_order() -> None:
@@ -121,7 +158,7 @@ def test_a_run_of_commands_is_answered_together_and_in_its_order() -> None:
     assert members.get("n3", b"a") == b"2"
 
 
-def test_a_run_that_came_too_late_is_dropped_as_a_whole() -> None:
+def test_a_batch_of_proposals_that_is_too_late_is_dropped_as_a_whole() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     told: list[tuple[slice, Any]] = []
@@ -188,7 +225,7 @@ def test_the_first_entry_of_a_new_leader_decides_what_the_old_one_has_left() -> 
     assert members.get("n1", b"k0") is None
 
 
-def test_a_leader_that_was_unseated_and_hears_nothing_says_that_it_does_not_know() -> None:
+def test_an_unseated_leader_without_contact_reports_an_unknown_outcome() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
     members.lose = lambda message: "n1" in (message.sender, message.to)
@@ -206,10 +243,10 @@ def test_a_leader_that_was_unseated_and_hears_nothing_says_that_it_does_not_know
     assert isinstance(results[1], ProposalDropped)
 
 
-def test_what_others_committed_of_an_unseated_leader_is_answered_as_done() -> None:
+def test_proposals_of_an_unseated_leader_committed_by_others_are_answered_as_done() -> None:
     members = Members("n1", "n2", "n3")
     members.elect("n1")
-    # The others get the entry, and n1 hears nothing any more.
+    # The others get the entry, and n1 hears nothing.
     members.lose = lambda message: message.to == "n1"
     results: list[Result] = []
     members["n1"].group.propose(kv.put(b"k", b"done"), results.append)
@@ -278,7 +315,7 @@ def test_scattered_values_move_to_the_head_of_the_log() -> None:
     assert members.get("n3", b"lasts7") == b"newer"
 
 
-def test_a_snapshot_is_taken_every_so_many_entries_but_not_more_bytes_than_the_log() -> None:
+def test_snapshots_are_limited_by_entries_and_by_the_size_of_the_log() -> None:
     members = Members("n1")
     members["n1"].group._snapshots._interval = 20
     members.elect("n1")
@@ -300,7 +337,7 @@ def test_commands_that_come_fast_make_a_quarter_of_the_snapshots() -> None:
     assert members["n1"].group.overview()["snapshots_taken"] == 4
 
 
-def test_a_snapshot_that_could_not_be_written_is_tried_again_after_a_while() -> None:
+def test_a_failed_snapshot_is_retried_after_a_pause() -> None:
     members = Members("n1")
     members.elect("n1")
     members.put("n1", b"k", b"v")
@@ -416,7 +453,7 @@ def propose(members: Members, name: str, command: bytes) -> bytes:
     return result.reply
 
 
-def test_a_timer_rings_once_for_the_group() -> None:
+def test_a_timer_fires_once_per_group() -> None:
     members = Members("n1", "n2", "n3", machine=Counting)
     members.elect("n1")
     propose(members, "n1", b"timer")
@@ -518,28 +555,28 @@ def test_nothing_is_applied_behind_the_end_of_a_group() -> None:
     assert isinstance(results[2], GroupAbsent)
     assert group._at.state.rows.get(b"k") is not None
     # It is the node that tells of it, when it has struck the group off.
-    assert not any(isinstance(message, MemberGone) for message in members.told)
+    assert not any(isinstance(message, MemberRemoved) for message in members.told)
 
 
-def test_who_is_removed_is_told_so_and_believes_it() -> None:
+def test_a_removed_member_is_notified_and_accepts_it() -> None:
     members = Members("n1", "n2", "n3")
     group = members.elect("n1")
     members.put("n1", b"k", b"v")
     third = members["n3"].group
-    assert group.gone_word("n3") is None
+    assert group.removal_notice("n3") is None
     members.change("n1", "-n3")
-    (word,) = [message for message in members.told if isinstance(message, MemberGone)]
+    (word,) = [message for message in members.told if isinstance(message, MemberRemoved)]
     assert (word.to, word.ended) == ("n3", False)
     assert third.believes(word)
     # One that lags says nothing, nor does one that leads and has committed nothing yet.
-    assert members["n2"].group.gone_word("n3") is None
-    # Who has heard of a later term, or has entries of this one above that index, stays.
+    assert members["n2"].group.removal_notice("n3") is None
+    # A member that knows a later term, or has entries of this one above that index, stays.
     assert not third.believes(replace(word, term=word.term - 1))
     assert not third.believes(replace(word, index=third.status().last_index - 1))
     assert third.believes(replace(word, term=0, index=0, ended=True))
 
 
-def test_who_was_removed_hears_no_candidate_that_lacks_what_it_had() -> None:
+def test_a_removed_member_does_not_vote_for_a_candidate_with_a_shorter_log() -> None:
     left = NEVER_LEFT.again(status_at(term=4, last_term=3, last_index=271))
     assert left == RemovedMembership(1, 4, 3, 271)
     assert left.hears(VoteRequest("n2", "n1", 5, 271, 3))

@@ -1,4 +1,4 @@
-"""Reads are answered as of one moment, and what takes long holds up nobody else."""
+"""Reads are answered as of one index, and a slow one delays no other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import ProtocolError
-from lithify.raft.errors import EntryGone, GroupAbsent
+from lithify.raft.errors import EntryDeleted, GroupAbsent
 from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.client import KvClient
@@ -34,7 +34,7 @@ LARGE = bytes(5000)
 
 
 class Slow(KvMachine):
-    """Has a question whose answer takes until somebody lets it go."""
+    """Has a question whose answer takes until somebody releases it."""
 
     def __init__(self, asked: threading.Event, let_go: threading.Event) -> None:
         super().__init__()
@@ -49,11 +49,11 @@ class Slow(KvMachine):
 
     def wait(self, keys: int, commands: Sequence[bytes]) -> bytes:
         assert not commands
-        # If it is the event loop that waits here, nobody lets it go.
+        # If it is the event loop that waits here, it is never released.
         return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"nobody came"
 
 
-def test_a_query_that_takes_long_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_a_slow_query_delays_no_other(tmp_path: Path) -> None:
     is_asked, let_go = threading.Event(), threading.Event()
 
     async def story() -> None:
@@ -105,7 +105,7 @@ def test_a_query_that_fails_ends_the_node_wherever_it_runs(tmp_path: Path) -> No
         asyncio.run(story())
 
 
-def test_what_the_machine_refuses_is_the_answer() -> None:
+def test_a_refusal_of_the_machine_is_the_answer() -> None:
     class Refusing(KvMachine):
         def query(self, state: KvState, query: bytes) -> bytes | QueryRead:
             return QueryRead((), self.refuse)
@@ -149,7 +149,7 @@ def test_a_value_in_memory_is_answered_at_once() -> None:
     assert asked.answer == (asked.group.applied_index, b"in memory")
 
 
-def test_an_answer_is_as_of_the_moment_when_the_machine_was_asked() -> None:
+def test_an_answer_is_as_of_the_time_of_the_query() -> None:
     asked = Asked()
     result = asked.job()
     asked.members.put("n1", b"key", b"new")
@@ -157,7 +157,7 @@ def test_an_answer_is_as_of_the_moment_when_the_machine_was_asked() -> None:
     assert asked.answer == (asked.index, b"old" + LARGE)
 
 
-def test_a_query_whose_entry_has_gone_meanwhile_is_asked_anew() -> None:
+def test_a_query_whose_entry_was_deleted_is_repeated() -> None:
     asked = Asked()
     for key in (b"key", b"other", b"another"):
         asked.members.put("n1", key, b"new" + LARGE)
@@ -165,12 +165,12 @@ def test_a_query_whose_entry_has_gone_meanwhile_is_asked_anew() -> None:
     asked.members.tick()
     result = asked.job()
     assert isinstance(result, list)
-    assert isinstance(result[0], EntryGone)
+    assert isinstance(result[0], EntryDeleted)
     asked.group.job_done(asked.job, result)
     assert asked.answer == (asked.group.applied_index, b"new" + LARGE)
 
 
-def test_who_waits_for_an_answer_is_told_when_the_group_closes() -> None:
+def test_waiting_requests_fail_when_the_group_closes() -> None:
     asked = Asked()
     asked.group.close(GroupAbsent("g", "n1"))
     assert [type(result) for result in asked.results] == [GroupAbsent]

@@ -88,7 +88,7 @@ def test_only_the_newest_values_are_live() -> None:
     assert log.live == [3]
 
 
-def test_compare_and_set_looks_at_value_revision_or_absence() -> None:
+def test_compare_and_set_compares_value_revision_or_absence() -> None:
     log = Log()
     assert log.do(kv.compare_and_set(b"k", b"1", None)) == Reply(KvOutcome.DONE, 1)
     assert log.do(kv.compare_and_set(b"k", b"2", None)) == Reply(KvOutcome.MISMATCH, 1)
@@ -130,7 +130,7 @@ def test_a_rewrite_with_another_value_moves_nothing() -> None:
     assert log.live == [4]
 
 
-def test_a_scan_goes_on_behind_a_key() -> None:
+def test_a_scan_continues_after_a_key() -> None:
     log = Log()
     for key in (b"b/2", b"a", b"b/1", b"b/3", b"c", b""):
         log.do(kv.put(key, b"v" + key))
@@ -158,7 +158,7 @@ def test_a_watcher_is_sent_every_change_with_the_one_before_it() -> None:
     assert len(log.sent) == 2
 
 
-def test_a_watcher_that_comes_late_gets_the_newest_of_each_key() -> None:
+def test_a_late_watcher_gets_the_newest_value_of_each_key() -> None:
     log = Log()
     for key, value in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4")):
         log.do(kv.put(key, value))
@@ -171,7 +171,7 @@ def test_a_watcher_that_comes_late_gets_the_newest_of_each_key() -> None:
     assert log.sent[-1][1] == WatchEvent(b"b", b"5", 6, 4)
 
 
-def test_a_watcher_that_missed_a_deletion_is_told_to_begin_anew() -> None:
+def test_a_watcher_that_missed_a_deletion_gets_a_reset() -> None:
     log = Log()
     log.do(kv.put(b"a", b"1"))
     log.do(kv.put(b"b", b"2"))
@@ -182,7 +182,7 @@ def test_a_watcher_that_missed_a_deletion_is_told_to_begin_anew() -> None:
     assert [event for _, event in log.sent] == [WatchEvent(b"c", b"3", 5, 4)]
 
 
-def test_a_watcher_that_missed_very_much_is_told_to_begin_anew() -> None:
+def test_a_watcher_that_missed_too_much_gets_a_reset() -> None:
     log = Log()
     for number in range(1001):
         log.do(kv.put(b"%d" % number, b""))
@@ -191,7 +191,7 @@ def test_a_watcher_that_missed_very_much_is_told_to_begin_anew() -> None:
     assert len(log.sent) == 1000
 
 
-def test_a_watcher_may_want_only_what_comes_from_now_on() -> None:
+def test_a_watcher_may_request_new_changes_only() -> None:
     log = Log()
     log.do(kv.put(b"a", b"1"))
     assert log.do(kv.watch(b"", b"w", known=2**60)) == Reply(KvOutcome.DONE, 2)
@@ -199,7 +199,7 @@ def test_a_watcher_may_want_only_what_comes_from_now_on() -> None:
     assert log.sent == [(b"w", WatchEvent(b"a", b"2", 3, 2))]
 
 
-def test_who_is_gone_is_forgotten_by_a_command() -> None:
+def test_a_command_removes_a_watcher_that_has_disconnected() -> None:
     log = Log()
     log.do(kv.watch(b"", b"one"))
     log.do(kv.watch(b"", b"other"))
@@ -290,7 +290,7 @@ def test_pieces_of_a_state_stay_small_when_keys_are_long() -> None:
     "command",
     [b"", b"\x01", b"\x01\xff\xff", b"\x03\x00\x00\x01", b"\x05\x00\x00", b"\x63\x00\x00"],
 )
-def test_what_nobody_understands_changes_nothing(command: bytes) -> None:
+def test_an_unknown_command_changes_nothing(command: bytes) -> None:
     log = Log()
     assert log.do(command) == Reply(KvOutcome.INVALID, 0)
     assert not log.live

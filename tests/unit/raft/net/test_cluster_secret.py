@@ -279,7 +279,7 @@ def test_a_greeting_that_was_recorded_is_worth_nothing_again() -> None:
         ClientRequest(1, ClientOperation.PROPOSE, b"x"),
     ],
 )
-def test_nothing_but_a_proof_of_the_right_size_is_heard_before_it(sent: Any) -> None:
+def test_only_a_proof_of_the_right_size_is_read_before_it(sent: Any) -> None:
     async def story() -> None:
         a = Node("a", secret=OURS)
         async with running(a):
@@ -293,7 +293,7 @@ def test_nothing_but_a_proof_of_the_right_size_is_heard_before_it(sent: Any) -> 
     told(story)
 
 
-def test_a_request_that_comes_with_the_greeting_is_not_heard() -> None:
+def test_a_request_sent_with_the_greeting_is_not_read() -> None:
     async def story() -> None:
         a = Node("a", secret=OURS)
         async with running(a):
@@ -308,7 +308,9 @@ def test_a_request_that_comes_with_the_greeting_is_not_heard() -> None:
     told(story)
 
 
-def test_who_leaves_a_challenge_unanswered_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_answer_a_challenge_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transport_module, "HELLO_S", 0.05)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Who is accepted under which name, and who may vote."""
+"""Which node is accepted under which name, and which may vote."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_another_identity_under_the_name_of_a_member_is_refused(
     assert not is_refused or "node n2 shows" in refusal
 
 
-def test_who_was_never_met_is_accepted_and_recorded() -> None:
+def test_an_unknown_node_is_accepted_and_recorded() -> None:
     known = recognition()
     assert not known.refusal("n3", NEW, [THREE])
     assert known.record_met("n3", NEW)
@@ -60,7 +60,7 @@ def test_who_was_never_met_is_accepted_and_recorded() -> None:
     assert known.refusal("n3", OLD, [THREE])
 
 
-def test_hearsay_fills_gaps_and_is_bounded() -> None:
+def test_identities_reported_by_others_fill_gaps_and_are_bounded() -> None:
     known = recognition()
     assert known.merge_known({"n1": NEW, "n2": NEW, "n3": NEW})
     assert known.known == {"n2": OLD, "n3": NEW}
@@ -99,7 +99,7 @@ def test_a_directory_that_is_disowned_votes_only_where_the_log_has_its_identity(
     assert known.may_vote(Config(THREE.voters, identities=frozenset({("n1", OWN)})))
 
 
-def test_who_was_accepted_once_is_not_disowned_by_one_peer() -> None:
+def test_an_accepted_node_is_not_disowned_by_one_peer() -> None:
     known = recognition()
     assert not known.record_disowned()
     assert known.may_vote(THREE)
@@ -117,7 +117,7 @@ def test_an_older_copy_is_known_by_the_start_that_it_lacks() -> None:
     for mark in ("d", "e", "f", "g"):
         assert "is an older copy" in seen.older_copy("n2", OLD, copy, members)
         copy = copy.again(mark)
-    # It goes on as it was, and some starts were not met here.
+    # It continues as it was, and some starts were not met here.
     for mark in ("h", "i", "j"):
         starts = starts.again(mark)
     assert seen.older_copy("n2", OLD, starts, members) == ""
@@ -125,7 +125,7 @@ def test_an_older_copy_is_known_by_the_start_that_it_lacks() -> None:
     assert seen.older_copy("n2", OLD, copy, []) == "", "no member"
 
 
-def test_hearsay_of_starts_counts_if_it_is_newer() -> None:
+def test_newer_starts_reported_by_others_are_recorded() -> None:
     seen = recognition()
     assert seen.record_start("n2", KnownStart(OLD, 3, "c"))
     assert not seen.record_start("n2", KnownStart(OLD, 2, "b"))
@@ -157,7 +157,7 @@ def test_marks_are_bounded() -> None:
     assert not starts.has(11, "whatever")
 
 
-def test_after_a_start_others_are_asked_before_it_votes() -> None:
+def test_a_started_node_checks_with_others_before_it_votes() -> None:
     seen = recognition()
     seen.ticks = 0
     members = Config(frozenset({"n1", "n2", "n3"}))

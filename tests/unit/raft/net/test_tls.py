@@ -1,4 +1,4 @@
-"""Who has the wrong certificate, or none, gets nowhere, is told why, and leaves nothing behind."""
+"""A peer with a wrong certificate, or none, is refused with a reason and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NOT_TAKEN = "perhaps it does not take the certificate"
         ("no certificate", "the connection was closed"),
     ],
 )
-def test_a_client_with_the_wrong_certificate_is_told_why(
+def test_a_client_with_the_wrong_certificate_gets_the_reason(
     tmp_path: Path, who: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "HELLO_S", 1.0)
@@ -101,7 +101,7 @@ def test_a_client_with_the_wrong_certificate_is_told_why(
         ({"name": "n1", "age_days": -1}, "certificate is not yet valid"),
     ],
 )
-def test_a_client_does_not_talk_to_a_node_with_the_wrong_one(
+def test_a_client_refuses_a_node_with_the_wrong_certificate(
     tmp_path: Path, given: dict[str, Any], why: str
 ) -> None:
     ours = Authority(tmp_path, "ours")
@@ -115,7 +115,7 @@ def test_a_client_does_not_talk_to_a_node_with_the_wrong_one(
 
 
 @pytest.mark.parametrize("who", ["expired", "another name", "another authority"])
-def test_a_node_with_the_wrong_one_is_not_let_in(tmp_path: Path, who: str) -> None:
+def test_a_node_with_the_wrong_certificate_is_refused(tmp_path: Path, who: str) -> None:
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
     shown = {
         "expired": ours.tls("n2", age_days=3),

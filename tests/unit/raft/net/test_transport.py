@@ -1,4 +1,4 @@
-"""Nodes find each other over real sockets, and are not harmed by whoever else connects."""
+"""Nodes connect over real sockets, and other connections do them no harm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lithify.fs import File
 
 
-def test_who_knows_one_node_comes_to_know_all() -> None:
+def test_a_node_learns_all_addresses_from_one_node() -> None:
     async def story() -> None:
         a, b, c = Node("a"), Node("b"), Node("c")
         async with running(a, b, c):
@@ -70,7 +70,7 @@ def test_who_knows_one_node_comes_to_know_all() -> None:
     asyncio.run(story())
 
 
-def test_a_peer_that_is_away_is_unreachable_until_it_comes() -> None:
+def test_a_peer_that_is_down_is_unreachable_until_it_starts() -> None:
     async def story() -> None:
         a, b = Node("a"), Node("b")
         async with running(b):
@@ -99,7 +99,7 @@ async def has_closed(node: Node) -> bool:
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_a_node_stops_also_when_a_peer_comes_just_then(turns: int) -> None:
+def test_a_node_stops_while_a_peer_connects(turns: int) -> None:
     """Whoever waits to connect again is told by both, in the same turns of the loop."""
 
     async def story() -> None:
@@ -124,7 +124,7 @@ def test_a_node_stops_also_when_a_peer_comes_just_then(turns: int) -> None:
         ({"node": "a"}, "there is another node a"),
     ],
 )
-def test_the_wrong_ones_are_told_why(changed: dict[str, Any], refusal: str) -> None:
+def test_refused_nodes_get_the_reason(changed: dict[str, Any], refusal: str) -> None:
     async def story() -> None:
         a = Node("a")
         async with running(a):
@@ -174,7 +174,7 @@ def again(node: Node) -> NodeIdentity:
 
 
 def started(node: Node, times: int = 1) -> Node:
-    """The next process on the same directory, after so many starts."""
+    """The next process on the same directory, after this many starts."""
     made = Node(node.identity.node, fs=node.identity._fs)
     for _ in range(times):
         made.identity.start()
@@ -255,7 +255,7 @@ def test_a_node_of_an_earlier_version_shows_no_record_and_is_accepted() -> None:
     asyncio.run(story())
 
 
-def test_a_node_that_is_refused_again_and_again_says_so_once(
+def test_a_repeated_refusal_of_a_node_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     structlog.reset_defaults()
@@ -316,7 +316,7 @@ def test_a_start_of_a_peer_is_recorded_outside_the_loop_before_it_is_accepted() 
             b.transport.learn({"a": a_again.at})
             met = a_again.identity.recognition.starts_shown
             await until(lambda: met["b"].number == 2)
-            # The loop goes on; b hears nothing, and says nothing.
+            # The loop continues; b hears nothing, and says nothing.
             for _ in range(20):
                 await asyncio.sleep(0.005)
                 assert b.transport.connected == []
@@ -369,6 +369,24 @@ def test_a_connection_ends_when_members_change_and_its_node_is_another_one() -> 
     asyncio.run(story())
 
 
+def test_a_node_that_is_being_recorded_is_not_refused_when_members_change() -> None:
+    async def story() -> None:
+        fs = Watched()
+        a, b = Node("a", fs=fs), Node("b")
+        async with running(a, b):
+            fs.may_write.clear()
+            b.transport.learn({"a": a.at})
+            await until(lambda: "b" in a.identity.recognition.known)
+            members = Config(MEMBERS.voters)
+            a.transport._handlers = replace(a.transport._handlers, configs=lambda: [members])
+            a.transport.recheck()
+            fs.may_write.set()
+            assert a.transport.refused == {}
+            await until(lambda: b.transport.connected == ["a"])
+
+    asyncio.run(story())
+
+
 HOSTILE = {
     "nothing of it": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "a large frame": b"\xff\xff\xff\x7f" + bytes(4),
@@ -379,7 +397,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_who_breaks_the_protocol_is_hung_up_on(what: str) -> None:
+def test_a_peer_that_breaks_the_protocol_is_disconnected(what: str) -> None:
     async def story() -> None:
         a = Node("a")
         async with running(a):
@@ -398,7 +416,7 @@ def test_who_breaks_the_protocol_is_hung_up_on(what: str) -> None:
     asyncio.run(story())
 
 
-def test_a_client_cannot_speak_as_a_node_nor_a_node_as_a_client() -> None:
+def test_a_client_cannot_send_as_a_node_nor_a_node_as_a_client() -> None:
     async def story() -> None:
         a = Node("a")
         async with running(a):
@@ -444,7 +462,7 @@ def test_heartbeats_of_many_groups_are_one_frame() -> None:
     asyncio.run(story())
 
 
-def test_a_peer_that_takes_nothing_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_read_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "UNSENT_BYTES_MAX", 2**20)
 
     async def story() -> None:
@@ -483,7 +501,7 @@ def test_an_address_in_use_is_refused_by_name() -> None:
 # --- TLS ----------------------------------------------------------------------------------------
 
 
-def test_with_tls_both_ends_show_who_they_are(tmp_path: Path) -> None:
+def test_with_tls_both_ends_show_certificates(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
 
     async def story() -> None:
@@ -506,7 +524,7 @@ def test_with_tls_both_ends_show_who_they_are(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_node_stops_also_when_one_that_it_has_refused_is_reset_just_then(tmp_path: Path) -> None:
+def test_a_node_stops_while_a_refused_connection_is_reset(tmp_path: Path) -> None:
     """The connection is closed twice then: by the refusal, and by the stop."""
     authority = Authority(tmp_path, "ours")
 

@@ -98,7 +98,7 @@ def members_of(node: RaftNode) -> list[str]:
     return [str(group.status().config) for _, group in sorted(node.groups.items())]
 
 
-def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_written_keys_survive_a_restart(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
             kv = KvClient(client, "default")
@@ -135,7 +135,7 @@ def test_a_machine_that_fails_ends_the_node(tmp_path: Path) -> None:
         asyncio.run(story())
 
 
-def test_what_a_group_wants_done_while_the_node_stops_is_dropped(tmp_path: Path) -> None:
+def test_work_of_a_group_is_dropped_while_the_node_stops(tmp_path: Path) -> None:
     let_go = threading.Event()
 
     async def want(node: RaftNode) -> None:
@@ -157,7 +157,7 @@ def test_what_a_group_wants_done_while_the_node_stops_is_dropped(tmp_path: Path)
     asyncio.run(story())
 
 
-def test_who_has_lost_the_list_of_its_groups_still_has_them(tmp_path: Path) -> None:
+def test_groups_are_found_without_the_list_of_groups(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
             await client.ask_json("orders", ClientOperation.CREATE, members=["n1"])
@@ -232,7 +232,7 @@ def test_a_client_is_sent_to_the_leader_by_any_member(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_without_a_majority_nothing_is_done_and_the_client_is_told(tmp_path: Path) -> None:
+def test_without_a_majority_nothing_is_done_and_the_client_gets_an_error(tmp_path: Path) -> None:
     async def story() -> None:
         peers = {"n2": "127.0.0.1:1", "n3": "127.0.0.1:2"}
         async with running(settings(tmp_path, "n1", peers=peers)) as node:
@@ -244,7 +244,7 @@ def test_without_a_majority_nothing_is_done_and_the_client_is_told(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_client_that_asks_too_much_at_once_waits(
+def test_a_client_with_too_many_requests_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_requests, "ASKED_MAX", 4)
@@ -261,7 +261,7 @@ def test_a_client_that_asks_too_much_at_once_waits(
     asyncio.run(story())
 
 
-def test_of_requests_that_come_together_only_the_one_that_is_too_large_is_refused(
+def test_only_the_too_large_request_of_a_batch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_requests, "COMMAND_BYTES_MAX", 100)
@@ -319,7 +319,7 @@ def test_bad_requests_are_refused_and_change_nothing(
     asyncio.run(story())
 
 
-def test_a_start_that_finds_no_room_says_where(
+def test_a_start_on_a_full_disk_names_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:

@@ -182,7 +182,7 @@ def test_a_group_that_is_nowhere_is_absent(tmp_path: Path) -> None:
     told(story)
 
 
-def test_listeners_hear_of_leaders_and_of_what_is_applied(tmp_path: Path) -> None:
+def test_listeners_are_notified_of_leaders_and_applied_entries(tmp_path: Path) -> None:
     leaders: list[tuple[str, str, int]] = []
     applied: list[int] = []
 
@@ -285,6 +285,10 @@ def test_members_forward_to_the_leader_and_come_and_go(
             await put(one, b"k", b"later")
             assert await get(three, b"k") == b"later"
             await until(lambda: heard["n3"][-1][0] == "n2")
+            await one.create_group("orders", ["n1", "n2"])
+            await put(two, b"k", b"v", "orders")
+            with pytest.raises(InvalidInput, match="the address of node n9 is not known here"):
+                await one.create_group("jobs", ["n1", "n9"])
             await one.remove_member("n3")
             await until(lambda: "default" not in three.groups)
             assert heard["n3"][-1][0] == ""
@@ -331,7 +335,7 @@ def test_only_the_named_voters_found_a_cluster(tmp_path: Path) -> None:
     told(story)
 
 
-def test_other_nodes_are_told_the_advertised_host(tmp_path: Path) -> None:
+def test_other_nodes_get_the_advertised_host(tmp_path: Path) -> None:
     async def story() -> None:
         given = settings(tmp_path, "n1", advertised_host="localhost")
         async with running(given) as one:

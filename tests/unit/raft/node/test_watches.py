@@ -1,4 +1,4 @@
-"""Watching over the wire: what changes arrives, whatever becomes of connections and leaders."""
+"""Watches over the wire: every change arrives, despite lost connections and leaders."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_what_changes_under_a_prefix_arrives_as_it_happens(tmp_path: Path) -> None:
+def test_changes_under_a_prefix_are_sent_as_they_happen(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
             kv = KvClient(client, "default")
@@ -75,7 +75,7 @@ def test_what_changes_under_a_prefix_arrives_as_it_happens(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-def test_a_client_that_vanishes_leaves_no_watcher_behind(tmp_path: Path) -> None:
+def test_the_watcher_of_a_client_that_vanishes_is_removed(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node:
             async with client_of(node) as client:
@@ -89,7 +89,7 @@ def test_a_client_that_vanishes_leaves_no_watcher_behind(tmp_path: Path) -> None
     asyncio.run(story())
 
 
-def test_watchers_of_a_node_that_died_are_swept_by_the_next_leader(
+def test_watchers_of_a_dead_node_are_removed_by_the_next_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "SWEEP_TICKS", 5)
@@ -107,7 +107,7 @@ def test_watchers_of_a_node_that_died_are_swept_by_the_next_leader(
     asyncio.run(story())
 
 
-def test_a_deletion_that_was_missed_is_told_as_a_reset(
+def test_a_missed_deletion_is_reported_as_a_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_client, "PAGE_ROWS", 2)
@@ -136,7 +136,7 @@ def test_a_deletion_that_was_missed_is_told_as_a_reset(
     asyncio.run(story())
 
 
-def test_a_watch_goes_on_at_the_next_leader(tmp_path: Path) -> None:
+def test_a_watch_resumes_at_the_next_leader(tmp_path: Path) -> None:
     async def story() -> None:
         async with (
             running(settings(tmp_path, "n1")) as one,
@@ -169,7 +169,7 @@ def test_a_watch_goes_on_at_the_next_leader(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_client_that_takes_nothing_costs_no_more_than_a_limit(
+def test_a_client_that_does_not_read_costs_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "UNSENT_BYTES_MAX", 100_000)
@@ -216,7 +216,7 @@ def test_rows_are_read_past_more_events_than_may_wait(
     asyncio.run(story())
 
 
-def test_a_leader_that_is_silent_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_leave_a_silent_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_feed, "QUIET_S", 0.05)
     monkeypatch.setattr(event_feed, "ANSWER_S", 0.2)
 

@@ -128,7 +128,7 @@ def test_a_receiver_that_crashes_at_any_message_has_its_log_as_it_was(count: int
     check(members, "n3")
 
 
-def test_a_leader_that_gets_no_answer_gives_up_and_tries_again_later() -> None:
+def test_a_leader_without_an_answer_gives_up_and_retries_later() -> None:
     members = behind()
     members.lose = lambda message: isinstance(message, TransferMessage)
     members.tick(10)
@@ -142,7 +142,7 @@ def test_a_leader_that_gets_no_answer_gives_up_and_tries_again_later() -> None:
     check(members, "n3")
 
 
-def test_a_newer_snapshot_ends_the_transfer_and_takes_its_place() -> None:
+def test_a_newer_snapshot_replaces_the_transfer_in_progress() -> None:
     members = behind()
     members.lose = lambda message: isinstance(message, SnapshotPiece)
     members.tick(2)
@@ -172,7 +172,7 @@ def test_a_leader_that_is_followed_by_another_ends_the_transfer() -> None:
     check(members, "n3")
 
 
-def test_a_member_that_hears_nothing_more_lets_go_of_what_came() -> None:
+def test_a_receiver_without_a_sender_deletes_what_it_received() -> None:
     members = behind()
     members.lose = lambda message: isinstance(message, SnapshotPiece)
     members.tick(2)
@@ -195,7 +195,7 @@ def test_a_snapshot_of_a_newer_machine_is_refused() -> None:
     assert refusal.state is TransferState.REFUSED
 
 
-def test_a_member_goes_on_while_a_snapshot_becomes_its_log() -> None:
+def test_a_member_serves_while_a_snapshot_is_installed() -> None:
     """The worker is busy with it: the member hears, answers, and has its old state meanwhile."""
     members = behind()
     group = members["n3"].group

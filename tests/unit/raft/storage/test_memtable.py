@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.entry import Entry, make_entries
 from lithify.raft.errors import GapInLog
 from lithify.raft.storage.index_runs import IndexRuns
@@ -16,7 +16,7 @@ def run(first: int, stop: int, term: int = 1) -> list[Entry]:
     return make_entries(first, term, [b"%d" % index for index in range(first, stop)], 0)
 
 
-def test_entries_are_made_as_they_follow_each_other() -> None:
+def test_entries_are_built_in_order() -> None:
     assert make_entries(7, 2, [b"a", b"b"], 1) == [Entry(7, 2, b"a", 1), Entry(8, 2, b"b", 1)]
 
 
@@ -30,7 +30,7 @@ def test_a_gap_is_refused_and_leaves_everything_as_it_was() -> None:
     assert (len(table), table.last, table.payload_bytes) == (3, 3, 3)
 
 
-def test_what_is_overwritten_is_cut_off() -> None:
+def test_overwritten_entries_are_truncated() -> None:
     table = MemTable("g")
     table.append(run(1, 10))
     table.append(run(4, 6, term=2))

@@ -1,4 +1,4 @@
-"""Merged segments take the place of their sources, whatever crash comes in between."""
+"""Merged segments replace their sources, despite a crash in between."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_single_source_is_replaced() -> None:
     assert not fs.stat(f"g/{segment_name(3)}").is_symlink
 
 
-def test_a_link_that_leads_nowhere_goes_at_once() -> None:
+def test_a_dangling_link_is_deleted_at_once() -> None:
     fs = prepared(NUMBERS)
     put_in_place(fs, "g", [NUMBERS])
     fs.remove(f"g/{segment_name(3)}")

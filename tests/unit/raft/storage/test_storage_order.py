@@ -60,7 +60,7 @@ def test_a_segment_is_read_while_the_next_file_is_appended_to_it(
     assert found.payload == b"x"
 
 
-def test_who_reads_while_a_group_is_forgotten_leaves_no_file_open() -> None:
+def test_a_read_while_a_group_is_dropped_leaves_no_file_open() -> None:
     """An open file would keep its bytes on disk for as long as the process runs."""
     storage = RaftStorage(MemoryFileSystem(), "d")
     log = storage.create("a").log

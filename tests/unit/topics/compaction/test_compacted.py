@@ -90,7 +90,7 @@ def bench() -> Compacted:
     return bench
 
 
-def test_up_to_the_horizon_what_is_retained_above_it_the_log(bench: Compacted) -> None:
+def test_compacted_reads_use_the_view_up_to_the_horizon_and_the_log_above(bench: Compacted) -> None:
     bench.put("a", "a")
     subscription, _ = bench.read(durable=False)
     assert bench.received(subscription) == [1, 4, 5, 0, 1]
@@ -157,7 +157,7 @@ def test_the_backlog_in_a_large_segment_of_the_view(value: bytes) -> None:
     assert size_bytes == pytest.approx(400 * len(value), rel=0.8)
 
 
-def test_what_is_in_order_is_recorded_so_that_a_restart_has_it_without_the_view(
+def test_gaps_in_order_are_recorded_so_that_a_restart_needs_no_view(
     bench: Compacted,
 ) -> None:
     subscription, _ = bench.read()
@@ -167,14 +167,14 @@ def test_what_is_in_order_is_recorded_so_that_a_restart_has_it_without_the_view(
     assert bench.topic.subscriptions["s"].cursor.mark_delete == pack(1, 4)
 
 
-def test_a_cumulative_acknowledgement_takes_what_is_gone_behind_it(bench: Compacted) -> None:
+def test_a_cumulative_acknowledgement_includes_the_following_gap(bench: Compacted) -> None:
     subscription, _ = bench.read()
     bench.received(subscription)
     bench.topic.acknowledge(subscription, AckedUpTo(pack(1, 1)))
     assert subscription.cursor.mark_delete == pack(1, 3)
 
 
-def test_a_new_generation_takes_what_has_gone_since(bench: Compacted) -> None:
+def test_a_new_generation_acknowledges_dropped_entries(bench: Compacted) -> None:
     subscription, consumer = bench.read(permits=1)
     assert bench.received(subscription) == [1]
     bench.put("b", "a")
@@ -246,13 +246,13 @@ def test_a_durable_subscription_below_a_trimmed_log_is_still_there_after_a_resta
 
 
 @pytest.mark.parametrize(("start", "found"), [(0, [1, 4, 5]), (2, [4, 5]), (4, [4, 5]), (5, [5])])
-def test_from_any_position_taken_literally(bench: Compacted, start: int, found: list[int]) -> None:
+def test_every_position_is_read_literally(bench: Compacted, start: int, found: list[int]) -> None:
     for durable in (True, False):
         subscription, _ = bench.read(pack(1, start), durable=durable, name=str(durable))
         assert bench.received(subscription) == found
 
 
-def test_seeking_by_time_looks_into_the_view() -> None:
+def test_seeking_by_time_searches_the_view() -> None:
     bench = Compacted()
     times = []
     for key in "aabbc":
@@ -263,7 +263,7 @@ def test_seeking_by_time_looks_into_the_view() -> None:
     bench.topic.policies = lambda: Policies(retention_ms=0)
     bench.clock.advance(3600)
     bench.maintain()
-    find = bench.topic.reader.find_time
+    find = bench.topic.reader.times.find
     assert [find(time, compacted=True) for time in times] == [pack(1, n) for n in (1, 1, 3, 3, 4)]
     assert find(times[-1] + 1, compacted=True) == bench.topic.log.next_position
     subscription, _ = bench.read()
@@ -272,7 +272,7 @@ def test_seeking_by_time_looks_into_the_view() -> None:
     assert bench.received(subscription) == [3, 4]
 
 
-def test_a_batch_that_a_client_does_not_speak_of_comes_again_packed() -> None:
+def test_a_batch_that_was_not_acknowledged_is_redelivered_packed() -> None:
     bench = Compacted()
     bench.put_batch("a", "b", "c", "d")
     bench.put("b", "d")
@@ -293,7 +293,7 @@ def test_a_batch_that_a_client_does_not_speak_of_comes_again_packed() -> None:
     assert subscription.cursor.mark_delete == pack(2, 0) - 1
 
 
-def test_a_batch_that_comes_to_another_consumer_is_packed_unless_it_was_sought() -> None:
+def test_a_batch_redelivered_to_another_consumer_is_packed_unless_it_was_sought() -> None:
     bench = Compacted()
     bench.put_batch("a", "b", "c", "d")
     bench.put("b", "d")
@@ -346,7 +346,7 @@ def test_a_reader_gets_a_batch_as_it_is_stored_and_masked() -> None:
     assert consumer.permits == 10 - first.wire.messages - 2
 
 
-def test_what_remains_of_a_batch_may_go_while_nobody_looks() -> None:
+def test_the_rest_of_a_batch_may_be_dropped_while_no_consumer_is_connected() -> None:
     bench = Compacted()
     bench.put_batch("a", "b", "c")
     bench.put("b")
@@ -363,7 +363,7 @@ def test_what_remains_of_a_batch_may_go_while_nobody_looks() -> None:
     assert bench.received(subscription) == [1, 0]
 
 
-def test_what_remains_of_a_batch_may_go_while_something_before_it_is_open() -> None:
+def test_the_rest_of_a_batch_may_be_dropped_while_an_earlier_entry_is_unacknowledged() -> None:
     bench = Compacted()
     bench.put("z")
     bench.put_batch("a", "b")
@@ -400,7 +400,7 @@ def test_the_last_message_is_known_without_reading() -> None:
     bench.compact()
     assert last() == MessageId(1, 2)
     assert last(horizon) == MessageId(1, 1, 1)
-    # One that joined before the run goes on in the log.
+    # One that joined before the run continues in the log.
     assert last(-1) == MessageId(1, 2)
     bench.put("a", "b", "c", value=None)
     bench.compact()
@@ -422,7 +422,7 @@ def test_the_last_message_of_what_is_encrypted() -> None:
     assert bench.topic.last_message_id(2**62) == MessageId(2, 0)
 
 
-def test_an_empty_view_is_looked_at_once(bench: Compacted) -> None:
+def test_an_empty_view_is_read_once(bench: Compacted) -> None:
     bench.put("a", "b", "c", value=None)
     bench.compact()
     subscription, _ = bench.read()
@@ -448,7 +448,7 @@ def test_only_one_consumer_at_a_time_can_read_compacted(bench: Compacted) -> Non
     assert bench.received(subscription) == [1, 4, 5]
 
 
-def test_the_service_says_what_it_has(bench: Compacted) -> None:
+def test_the_service_lists_what_it_retains(bench: Compacted) -> None:
     service = bench.topic.service
     assert service.last_compacted_position == pack(1, 5)
     assert service.last_message_position() == MessagePosition(pack(1, 5), -1)
@@ -527,7 +527,7 @@ class Follower:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_meanwhile_each_reader_ends_with_the_same_map(seed: int) -> None:
+def test_every_reader_ends_with_the_same_map_despite_concurrent_runs(seed: int) -> None:
     """Runs, rolls and trimming between any two messages; readers that join at any time."""
     rng = random.Random(seed)
     bench = Compacted(segment_bytes_max=4096)
@@ -568,7 +568,7 @@ def test_whatever_happens_meanwhile_each_reader_ends_with_the_same_map(seed: int
     assert {key: value for key, value in read.items() if value is not None} == expected
 
 
-def test_what_readers_had_pinned_is_added_to_the_report_when_upkeep_deletes_it(
+def test_pinned_files_are_added_to_the_report_when_maintenance_deletes_them(
     bench: Compacted,
 ) -> None:
     topic = bench.topic

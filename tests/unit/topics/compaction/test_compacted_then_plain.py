@@ -30,7 +30,7 @@ def test_a_plain_consumer_gets_what_a_compacted_one_has_not_acknowledged(
     assert read_the_log(bench) == [0, 1, 2, 3, 4, 5], "the switch has recorded no gap"
 
 
-def test_a_plain_consumer_goes_on_behind_what_a_compacted_one_acknowledged(
+def test_a_plain_consumer_resumes_after_the_acknowledgements_of_a_compacted_one(
     bench: Compacted,
 ) -> None:
     bench.put("z", value=None)

@@ -69,7 +69,7 @@ def test_one_message_is_left_of_a_batch_that_takes_less_than_a_byte_for_each(cod
     assert keys(life) == [b"a", b"b"]
 
 
-def test_the_bytes_of_batches_made_smaller_are_those_that_they_take() -> None:
+def test_shrunk_batches_are_counted_with_their_stored_size() -> None:
     """Else a segment that was just rewritten looks sparse as soon as anything in it dies."""
     life = topic(live_ratio_min=0.7)
     numbers = range(20)
@@ -97,7 +97,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize("tombstone", EMPTY)
-def test_every_clients_way_to_say_that_a_key_is_gone(tombstone: bytes) -> None:
+def test_tombstones_of_all_clients(tombstone: bytes) -> None:
     life = topic()
     life.append([(single("a"), 0), (single("b"), 0), (tombstone, 0)])
     life.compact()

@@ -160,7 +160,7 @@ def slowed(task: Any) -> Any:
     return replace(task, budget=SLOW)
 
 
-@pytest.mark.parametrize("phase", ["index", "survivors", "verdict", "rewrite"])
+@pytest.mark.parametrize("phase", ["index", "survivors", "dead sets", "rewrite"])
 def test_a_run_that_waits_for_its_rate_is_cancelled_at_once(phase: str) -> None:
     """At a kibibyte a second any of these takes minutes."""
     limited = Limited()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Slow(HookedJobs):
-    """While it works, consumers wait for so long: the clock moves by itself."""
+    """While it works, consumers wait for this long: the clock moves by itself."""
 
     def __init__(self, bench: Compacted, waits_s: list[float]) -> None:
         self._bench, self._waits_s = bench, iter(waits_s)

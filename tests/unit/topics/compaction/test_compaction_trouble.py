@@ -1,4 +1,4 @@
-"""Topics whose producers lie, whose clocks differ, whose settings and views change under a run."""
+"""Invalid messages, different clocks, and settings and views that change during a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import PlanStale
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.positions import pack
-from lithify.topics.compaction.key_index import index_rows, run_index
+from lithify.topics.compaction.build_key_index import index_rows, run_index
 from lithify.topics.compaction.live_messages import UNFINISHED
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
@@ -113,7 +113,7 @@ def test_superseded_messages_have_bytes_wherever_they_were_superseded() -> None:
 # --- clocks ---------------------------------------------------------------------------------
 
 
-def test_a_tombstone_from_a_clock_that_is_ahead_goes_at_once_unless_it_is_to_be_retained() -> None:
+def test_a_tombstone_from_the_future_is_dropped_at_once_without_retention() -> None:
     bench = Troubled()
     ahead_ms = bench.clock.now_ms() + 3_600_000
     bench.put("a", "b")
@@ -127,7 +127,7 @@ def test_a_tombstone_from_a_clock_that_is_ahead_goes_at_once_unless_it_is_to_be_
     assert bench.values() == {b"a": None}
 
 
-def test_a_key_that_nobody_publishes_any_more_leaves_the_view_after_its_time() -> None:
+def test_a_key_without_new_messages_leaves_the_view_after_its_ttl() -> None:
     bench = Troubled(key_ttl_ms=10_000)
     bench.put("a")
     bench.clock.advance(6)
@@ -149,11 +149,11 @@ def test_a_key_that_nobody_publishes_any_more_leaves_the_view_after_its_time() -
     assert set(bench.values()) == {b"a", b"c"}
 
 
-# --- while a run goes on --------------------------------------------------------------------
+# --- during a run ---------------------------------------------------------------------------
 
 
-def test_looking_a_key_up_by_another_order_while_a_run_goes_on_loses_no_key() -> None:
-    """The run judges by publishing; the look-up, by event time, makes the key index anew."""
+def test_a_lookup_by_another_order_during_a_run_loses_no_key() -> None:
+    """The run judges by publishing; the look-up, by event time, rebuilds the key index."""
     bench = Troubled()
     bench.topic.append(key="a", value=b"great", event_time_ms=9)
     bench.topic.append(key="a", value=b"small", event_time_ms=1)
@@ -185,13 +185,13 @@ def test_rows_that_are_others_than_those_judged_make_the_run_stale() -> None:
         bench.topic.get("a")
 
     with pytest.raises(PlanStale, match="2 rows when it was judged, now it has 3"):
-        bench.run(verdict=make_again)
+        bench.run(**{"dead sets": make_again})
     assert bench.topic.compaction.status().state is CompactionState.ERROR
     bench.run()
     assert set(bench.values()) == {b"a", b"b"}
 
 
-def test_a_key_index_of_which_the_head_is_damaged_is_made_again_by_the_task() -> None:
+def test_a_key_index_with_a_damaged_head_is_rebuilt_by_the_task() -> None:
     bench = Troubled()
     bench.put("a", "b")
 
@@ -221,7 +221,7 @@ def test_retention_waits_for_the_first_run() -> None:
     assert set(bench.values()) == {b"a", b"b"}
 
 
-def test_a_run_that_fails_in_a_way_nobody_expected_is_an_error_in_its_status() -> None:
+def test_an_unexpected_failure_of_a_run_is_an_error_in_its_status() -> None:
     bench = Troubled()
     bench.put("a")
 
@@ -239,7 +239,7 @@ def test_a_run_that_fails_in_a_way_nobody_expected_is_an_error_in_its_status() -
 # --- while somebody reads -------------------------------------------------------------------
 
 
-def test_who_reads_the_topic_as_it_is_now_misses_no_key_that_is_overwritten_meanwhile(
+def test_a_reader_of_the_latest_values_misses_no_key_that_is_overwritten_during_the_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topic_reader, "LIBRARY_READ", 1)
@@ -318,7 +318,7 @@ def chunk(number: int, value: bytes, count: int = 3, uuid: str = "u") -> bytes:
     return segments.single("a", value, uuid=uuid, chunk_id=number, num_chunks_from_msg=count)
 
 
-def test_a_chunked_message_of_which_a_part_was_trimmed_is_nobodys() -> None:
+def test_a_chunked_message_with_a_trimmed_part_is_dropped() -> None:
     bench = Troubled()
     bench.send(chunk(0, b"one"))
     bench.topic.log.roll()
@@ -346,7 +346,7 @@ def retained(bench: Troubled) -> list[bytes | None]:
     return [each.value for each in bench.topic.read(compacted=True)]
 
 
-def test_what_a_producer_left_unfinished_goes_after_a_day() -> None:
+def test_unfinished_chunks_are_dropped_after_a_day() -> None:
     """The first run that meets it takes the time; no client's clock has a say."""
     bench = Troubled()
     bench.send(chunk(0, b"one"), chunk(1, b"two"))
@@ -365,7 +365,7 @@ def test_what_a_producer_left_unfinished_goes_after_a_day() -> None:
     assert report.dropped == {Cause.EXPIRED: (2, ANY)}
 
 
-def test_what_is_finished_on_the_next_day_stays() -> None:
+def test_a_chunked_message_finished_on_the_next_day_stays() -> None:
     bench = Troubled()
     bench.send(chunk(0, b"one"), chunk(1, b"two"))
     bench.run()
@@ -399,7 +399,7 @@ def test_a_last_chunk_that_no_run_may_judge_yet_keeps_the_others() -> None:
     assert found.value == b"onetwosix"
 
 
-def test_deleting_the_view_forgets_since_when_something_is_unfinished() -> None:
+def test_deleting_the_view_deletes_the_marks_of_unfinished_chunks() -> None:
     bench = Troubled()
     bench.send(chunk(0, b"one"))
     bench.run()

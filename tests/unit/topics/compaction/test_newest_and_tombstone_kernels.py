@@ -1,4 +1,4 @@
-"""Who wins a key: rows of one bucket, in the order of their positions."""
+"""Which row wins a key: rows of one bucket, in the order of their positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lithify.compaction.live_set.by_key import plan_ranges
+from lithify.compaction.live_set_rules.by_key import plan_ranges
 from lithify.topics.compaction import newest_and_tombstone_kernels as kernels
 from lithify.topics.compaction.key_index_flags import (
     CHUNK_LAST,
@@ -47,7 +47,7 @@ def judge(
 ) -> list[int]:
     rows = [row for segment in segments for row in segment]
     ends = np.cumsum([0, *map(len, segments)])
-    verdicts = np.array([DEAD_BEFORE if row.dead else LIVE for row in rows], np.uint8)
+    liveness = np.array([DEAD_BEFORE if row.dead else LIVE for row in rows], np.uint8)
     kernels.judge_buckets(
         np.array([row.key for row in rows], np.uint64),
         np.array([row.key * 16 for row in rows], np.uint64),  # all at one place of the table
@@ -60,9 +60,9 @@ def judge(
         keep_keyless,
         tombstones_until_ms,
         keys_until_ms,
-        verdicts,
+        liveness,
     )
-    return [int(verdict) for verdict in verdicts]
+    return [int(verdict) for verdict in liveness]
 
 
 def test_the_last_published_wins() -> None:
@@ -74,7 +74,7 @@ def test_the_greatest_event_time_wins_and_the_later_of_equal_ones() -> None:
     assert judge(*rows, by_event_time=True) == [SUPERSEDED, SUPERSEDED, LIVE, SUPERSEDED]
 
 
-def test_a_tombstone_takes_its_key_along() -> None:
+def test_a_tombstone_deletes_its_key() -> None:
     assert judge([Row(1)], [Row(1, TOMBSTONE)]) == [SUPERSEDED, TOMBSTONE_DROPPED]
 
 
@@ -88,17 +88,17 @@ def test_an_older_event_does_not_bring_back_what_a_retained_tombstone_deleted() 
     assert judge(*rows, by_event_time=True, tombstones_until_ms=0) == [LIVE, SUPERSEDED]
 
 
-def test_what_is_dead_neither_wins_nor_comes_back() -> None:
+def test_a_dead_row_neither_wins_nor_becomes_live() -> None:
     assert judge([Row(1)], [Row(1, dead=True)]) == [LIVE, DEAD_BEFORE]
 
 
-def test_a_key_that_nobody_published_for_long_leaves() -> None:
+def test_a_key_without_new_messages_expires() -> None:
     rows = [Row(1, published_ms=3), Row(2, published_ms=4)]
     assert judge(rows, keys_until_ms=3) == [EXPIRED, LIVE]
 
 
 @pytest.mark.parametrize(("keep", "verdict"), [(True, LIVE), (False, KEYLESS_DROPPED)])
-def test_rows_without_a_key_do_as_the_topic_says(keep: bool, verdict: int) -> None:
+def test_rows_without_a_key_follow_the_settings_of_the_topic(keep: bool, verdict: int) -> None:
     rows = [Row(1, KEYLESS), Row(1, KEYLESS), Row(1, OPAQUE)]
     assert judge(rows, keep_keyless=keep) == [verdict, verdict, LIVE]
 

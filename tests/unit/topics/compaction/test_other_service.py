@@ -1,4 +1,4 @@
-"""A node whose topics are compacted by somebody else: a dictionary, which has no file of ours."""
+"""A node whose topics are compacted by another service, here a dictionary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lithify.topics.definitions.policies import Policies
 from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, decode_entry
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
+from tests.http.compacting import AT, NAMESPACE, fill
 from tests.http.node import HttpNode
-from tests.http.test_compaction import AT, NAMESPACE, fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def test_consumers_and_the_library_get_what_it_retains_and_the_log_above_it(node
     topic.compact()
     topic.append(key="k9", value=b"above")
     assert [each.value for each in topic.read(compacted=True)] == [b"7", b"9", b"above"]
-    start = topic.reader.find_time(middle_ms, compacted=True)
+    start = topic.reader.times.find(middle_ms, compacted=True)
     assert unpacked(topic, start) == b"9", "8 and its tombstone are gone"
     reader = topic.subscription("r", EXCLUSIVE, durable=False, start=0, compacted=True)
     topic.join(reader, Consumer("c", permits=9), EXCLUSIVE, compacted=True)

@@ -1,4 +1,4 @@
-"""A node looks after its topics: what it begins by itself after a run was killed."""
+"""Which runs a node starts after a run was killed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.compaction.run.journal import Journal
+from lithify.compaction.scheduling.run_order import REST_MS
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.compaction.scheduling.schedule import REST_MS, Trigger
+from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import JobFailed
 from lithify.fs import MemoryFileSystem
 from lithify.topics.compaction.scheduling import TopicCompactions
@@ -68,7 +69,7 @@ def test_a_run_that_was_killed_is_finished_and_no_other_begins() -> None:
     assert [m.key for m in bench.topic.read(compacted=True)] == [b"b", b"a", b"c", b"c"]
 
 
-def test_a_person_who_asks_gets_both_runs() -> None:
+def test_a_request_resumes_the_killed_run_and_starts_a_new_one() -> None:
     bench, record = killed()
     bench.put("c", "c")
     bench.topic.compaction.run(Trigger.ADMIN)
@@ -79,7 +80,7 @@ def test_a_person_who_asks_gets_both_runs() -> None:
 
 
 @pytest.mark.parametrize("keys", [("c",), ()])
-def test_a_run_that_can_not_be_taken_up_is_made_again(keys: tuple[str, ...]) -> None:
+def test_a_run_that_cannot_be_resumed_is_repeated(keys: tuple[str, ...]) -> None:
     bench, record = killed()
     bench.put(*keys)
     path = f"{bench.topic.log.directory}/JOURNAL"

@@ -1,4 +1,4 @@
-"""Partly live batches in a rewrite: what stands in the target, and its key index."""
+"""Partly live batches in a rewrite: what is in the target, and its key index."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lithify.compaction.rewrite.rewrite import RewriteTask, run_rewrite
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import InvalidInput
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
-from lithify.log.deadset.dead_set import DeadSet, Parts
+from lithify.live_set import LiveSet
+from lithify.log.dead_set.dead_set import DeadSet, Parts
 from lithify.log.file_names import key_index_name
-from lithify.log.keyindex.key_index import COLUMNS, ORDER_PUBLISH
+from lithify.log.key_index.key_index import COLUMNS, ORDER_PUBLISH
 from lithify.log.log import Log
 from lithify.log.manifest import DeadRef
-from lithify.log.reader import OpenSegment
+from lithify.log.open_segments import OpenSegment
 from lithify.log.segments.frame import decode_frame
 from lithify.log.segments.scan import Frames, scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
-from lithify.topics.compaction.key_index import IndexTask, has_index, open_index, run_index
+from lithify.topics.compaction.build_key_index import IndexTask, has_index, open_index, run_index
 from lithify.topics.compaction.shrink_batches import TopicRewriting, shrink_frames
 from lithify.topics.messages.message import FLAG_SHRUNK, compress, decode_entry, encode_entry
 from lithify.topics.messages.message_pb2 import (
@@ -44,7 +44,7 @@ from tests.unit.topics.segments import shrink
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.fs import FileSystem
-    from lithify.log.keyindex.key_index import KeyRows
+    from lithify.log.key_index.key_index import KeyRows
     from lithify.log.manifest import SegmentRef
     from lithify.log.segments.frame import LogEntry
 
@@ -182,7 +182,7 @@ def test_the_index_of_the_target_is_the_one_that_would_be_made_of_it() -> None:
     assert abs(int(merged.length.sum()) - target.frame_bytes) < target.frame_bytes / 10
 
 
-def test_a_batch_made_smaller_before_is_made_smaller_again_or_copied() -> None:
+def test_a_shrunk_batch_is_shrunk_again_or_copied() -> None:
     story = Story()
     first = story.rewrite([story.judge(story.sources[0], [], LIVE)])
     again = story.judge(first, [2], {1: [1], 4: [3, 64, 65]})
@@ -247,7 +247,7 @@ def test_a_live_slot_that_is_not_there_is_an_error() -> None:
         shrink(smaller, 0b110, shrunk=True)
 
 
-def test_what_was_compressed_wrongly_is_found_before_it_is_written(
+def test_wrong_compression_is_found_before_the_batch_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The codec's fault must not become the topic's."""
@@ -270,7 +270,7 @@ def test_an_encrypted_batch_is_not_opened() -> None:
         shrink(encode_entry(metadata, b"secret"), 1, shrunk=False)
 
 
-def test_what_is_no_batch_is_not_shrunk() -> None:
+def test_data_that_is_no_batch_is_not_shrunk() -> None:
     for body in (b"", b"\0\0\0\x7f", single(1)):
         with pytest.raises(InvalidInput, match="cannot be shrunk"):
             shrink(body, 1, shrunk=False)

@@ -1,4 +1,4 @@
-"""Workers are forked from a process that has warmed up: they must find nothing left to load."""
+"""Workers are forked from a process that has warmed up: they must have nothing left to load."""
 
 from __future__ import annotations
 

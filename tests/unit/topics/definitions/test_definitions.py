@@ -52,7 +52,7 @@ def test_settings_are_replaced_by_defining_again() -> None:
     assert changed.namespaces_of("acme") == [SHOP]
 
 
-def test_nothing_stands_in_what_does_not_exist() -> None:
+def test_nothing_is_defined_in_a_missing_tenant_or_namespace() -> None:
     first = Definitions.initial()
     with pytest.raises(NotDefined, match="tenant acme does not exist"):
         first.with_namespace(SHOP, NamespaceDefinition())
@@ -66,7 +66,7 @@ def test_nothing_stands_in_what_does_not_exist() -> None:
         first.namespace(SHOP)
 
 
-def test_what_others_stand_in_is_not_removed_before_them() -> None:
+def test_a_tenant_or_namespace_in_use_is_not_removed() -> None:
     full = shop().with_topic(ORDERS, TopicDefinition())
     with pytest.raises(NotEmpty, match="acme has namespaces: acme/shop and 0 more"):
         full.without_tenant("acme")
@@ -82,7 +82,7 @@ def test_a_tenant_has_a_name_that_can_be_a_directory(name: str) -> None:
         Definitions.initial().with_tenant(name, {})
 
 
-def test_the_file_gives_back_what_was_put_in() -> None:
+def test_the_file_is_read_as_it_was_written() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("data")
     file = DefinitionsFile(fs, "data/definitions")
@@ -102,7 +102,7 @@ def test_a_refused_change_changes_nothing() -> None:
     assert DefinitionsFile(fs, "data/definitions").current == shop()
 
 
-def test_a_damaged_file_is_not_taken_for_an_empty_one() -> None:
+def test_a_damaged_file_is_not_read_as_an_empty_one() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("data")
     DefinitionsFile(fs, "data/definitions").change(lambda _: shop())
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one() -> None:
         DefinitionsFile(fs, "data/definitions")
 
 
-def test_a_newer_version_is_refused_and_left_alone() -> None:
+def test_a_newer_version_is_refused_and_not_changed() -> None:
     fs = MemoryFileSystem()
     fs.mkdir("/node")
     newer = encode_line('{"version":3,"tenants":{},"namespaces":{},"topics":{}}')

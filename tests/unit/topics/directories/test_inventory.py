@@ -49,7 +49,7 @@ def filled(fs: MemoryFileSystem) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "parts-partition-2"])
-def test_a_topic_whose_directory_is_gone_is_not_served(name: str) -> None:
+def test_a_topic_without_its_directory_is_not_served(name: str) -> None:
     fs = MemoryFileSystem()
     filled(fs)
     remove_tree(fs, f"{ROOT}/{name}")
@@ -83,7 +83,7 @@ def test_health_has_it_from_the_start_and_until_it_is_deleted() -> None:
     assert values(topics, "orders") == []
 
 
-def test_what_is_put_back_is_served_again() -> None:
+def test_a_restored_directory_is_served_again() -> None:
     fs = MemoryFileSystem()
     filled(fs)
     fs.rename(f"{ROOT}/orders", "/elsewhere")
@@ -95,7 +95,7 @@ def test_what_is_put_back_is_served_again() -> None:
     assert topics.damage_found() == ()
 
 
-def test_a_topic_that_was_closed_while_idle_is_not_made_anew() -> None:
+def test_a_topic_closed_while_idle_is_not_recreated() -> None:
     fs = MemoryFileSystem()
     filled(fs)
     topics = open_topics(fs)
@@ -207,7 +207,7 @@ def test_an_adopted_topic_is_in_the_list() -> None:
     [b"", b"\0" * 40, b'00000000 {"version":1}\n', b'1bdb1bda {"version":9}\n'],
     ids=["empty", "zeros", "a wrong CRC", "another version"],
 )
-def test_a_list_that_cannot_be_used_is_set_aside_and_made_again(content: bytes) -> None:
+def test_an_unusable_list_is_set_aside_and_rebuilt(content: bytes) -> None:
     fs = MemoryFileSystem()
     filled(fs)
     before = short(fs)
@@ -317,7 +317,7 @@ def test_the_names_of_a_topic_are_found_after_every_change() -> None:
     assert (found("t"), found("other"), found("none")) == ([], ["other"], [])
 
 
-def test_a_topic_that_does_not_exist_is_refused_without_a_look_at_the_others() -> None:
+def test_a_missing_topic_is_refused_without_listing_the_others() -> None:
     topics = open_topics(MemoryFileSystem())
     for name in named("a", "b"):
         topics.create(name)

@@ -197,7 +197,7 @@ def test_a_delete_that_fails_leaves_the_topic_in_use() -> None:
     assert values(open_topics(fs), "a") == [b"a"]
 
 
-def test_a_delete_that_can_neither_go_on_nor_back_takes_the_topic_out_of_use() -> None:
+def test_a_delete_that_can_neither_finish_nor_roll_back_closes_the_topic() -> None:
     fs = filled("a")
     faulty = FaultyFileSystem(fs)
     topics = open_topics(faulty)
@@ -212,7 +212,7 @@ def test_a_delete_that_can_neither_go_on_nor_back_takes_the_topic_out_of_use() -
     assert not fs.exists(f"{NODE}/topics/public/default/a")
 
 
-def test_what_is_not_a_directory_of_ours_is_left_alone() -> None:
+def test_foreign_directories_are_not_touched() -> None:
     fs = filled("a")
     fs.mkdir(f"{NODE}/topics/public/default/.snapshot")
     fs.open_append(f"{NODE}/topics/README").close()

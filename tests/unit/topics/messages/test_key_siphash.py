@@ -76,7 +76,7 @@ def decoded(text: bytes) -> bytes | None:
 
 
 @pytest.mark.parametrize("length", range(20))
-def test_base64_gives_back_what_went_in(length: int) -> None:
+def test_base64_decodes_what_was_encoded(length: int) -> None:
     key = bytes(255 - i * 11 & 0xFF for i in range(length))
     assert decoded(base64.b64encode(key)) == key
 
@@ -84,5 +84,5 @@ def test_base64_gives_back_what_went_in(length: int) -> None:
 @pytest.mark.parametrize(
     "text", [b"Q", b"QQ", b"QQ=", b"QUI", b"Q===", b"====", b"QQ=Q", b"Q Q=", b"QUI\x80", b"a-_b"]
 )
-def test_what_is_not_base64_is_not_decoded(text: bytes) -> None:
+def test_invalid_base64_is_not_decoded(text: bytes) -> None:
     assert decoded(text) is None

@@ -1,4 +1,4 @@
-"""Messages as they stand in an entry."""
+"""The format of messages in an entry."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_a_key_that_is_neither_text_nor_base64_is_taken_as_it_is() -> None:
     assert next(decode_entry(entry(encode_entry(head, b"v")))).key == "\u00e9".encode()
 
 
-def test_what_was_sent_as_text_and_is_none_can_be_read() -> None:
+def test_invalid_utf8_keys_can_be_read() -> None:
     given = MessageMetadata(producer_name="@@", partition_key="@@", sequence_id=1, publish_time=1)
     head = given.SerializeToString().replace(b"@@", b"\xff\xfe")
     message = next(decode_entry(entry(len(head).to_bytes(4, "big") + head + b"v")))
     assert (message.key, message.producer) == (b"\xff\xfe", "\ufffd\ufffd")
 
 
-def test_metadata_of_another_broker_in_front_is_passed_over() -> None:
+def test_metadata_of_another_broker_is_skipped() -> None:
     body = b"\x0e\x02\0\0\0\x03abc" + encode_entry(metadata(), b"v")
     assert parse_entry(body)[0] == metadata_of(body) == metadata()
 
@@ -107,7 +107,7 @@ def test_damage_is_found() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0", b"\0\0\0\x09abc", b"\0\0\0\x01\xff"])
-def test_what_is_no_message_is_refused(body: bytes) -> None:
+def test_an_invalid_message_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):
         parse_entry(body)
 
@@ -124,7 +124,7 @@ def test_a_payload_that_is_not_compressed_as_it_says_is_refused() -> None:
         list(decode_entry(entry(body)))
 
 
-def test_of_a_batch_only_what_is_live_counts() -> None:
+def test_only_live_messages_of_a_batch_count() -> None:
     body = encode_entry(metadata(num_messages_in_batch=3), batch_of(b"one", b"two", b"three"))
     found = list(decode_entry(LogEntry(pack(3, 4), 1000, body, tag=3, live=0b101)))
     assert [(message.id.batch_index, message.value) for message in found] == [
@@ -133,7 +133,7 @@ def test_of_a_batch_only_what_is_live_counts() -> None:
     ]
 
 
-def test_a_batch_that_was_made_smaller_says_which_slots_it_has() -> None:
+def test_a_shrunk_batch_lists_its_slots() -> None:
     head = metadata(num_messages_in_batch=9, compacted_batch_indexes=[4, 8])
     body = encode_entry(head, batch_of(b"one", b"two"))
     found = list(decode_entry(LogEntry(pack(3, 4), 1000, body, FLAG_SHRUNK, 9)))
@@ -144,7 +144,7 @@ def test_a_batch_that_was_made_smaller_says_which_slots_it_has() -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
-def test_what_is_compressed_can_be_opened(compression: int) -> None:
+def test_compressed_payloads_can_be_decompressed(compression: int) -> None:
     plain = batch_of(b"value" * 100)
     head = metadata(num_messages_in_batch=1, compression=compression, uncompressed_size=len(plain))
     body = encode_entry(head, compress(compression, plain))

@@ -1,4 +1,4 @@
-"""A producer may send again as often as it likes: everything is in the log once."""
+"""Deduplication: a message that is sent several times is stored once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lithify.clock import ManualClock
 from lithify.errors import InvalidSetting, LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import MemoryFileSystem, read_file
+from lithify.fs.remove_tree import remove_tree
 from lithify.log.log import Log
 from lithify.positions import PACKED
 from lithify.settings import Durability, LogSettings
@@ -120,7 +121,7 @@ def messages_in(log: Log) -> dict[str, list[int]]:
 # --- what is new ----------------------------------------------------------------------------
 
 
-def test_what_was_written_is_not_written_again() -> None:
+def test_stored_messages_are_not_stored_again() -> None:
     store = Store(MemoryFileSystem())
     assert store.known.last_sequence_id("ann") == -1
     assert store.send("ann", (0, 1), (1, 1), (2, 1)) == [True, True, True]
@@ -295,6 +296,21 @@ def test_a_snapshot_that_cannot_be_written_is_reported_and_costs_nothing() -> No
     assert Store(fs).send("ann", (0, 1)) == [False]
 
 
+def test_a_snapshot_that_is_late_is_not_written_for_a_new_topic_in_the_same_place() -> None:
+    fs = MemoryFileSystem()
+    store = Store(fs)
+    store.send("ann", (0, 9))
+    late = store.known.saving()
+    assert late is not None
+    store.close()
+    remove_tree(fs, "/data")
+    store = Store(fs)
+    late()
+    store.send("bob", (0, 1))
+    store.log.close()
+    assert Store(fs).known.last_sequence_id("ann") == -1
+
+
 def test_only_the_producers_that_wrote_last_are_remembered() -> None:
     fs = MemoryFileSystem()
     few = DeduplicationSettings(producers_max=2)
@@ -311,7 +327,7 @@ def test_only_the_producers_that_wrote_last_are_remembered() -> None:
 # --- failures -------------------------------------------------------------------------------
 
 
-def test_what_failed_is_new_when_it_comes_again() -> None:
+def test_a_failed_message_is_no_duplicate_when_sent_again() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem())
     store = Store(faulty)
     store.send("ann", (0, 1))
@@ -320,7 +336,7 @@ def test_what_failed_is_new_when_it_comes_again() -> None:
     appended = store.known.appended("ann", ProducerProgress(1), pending, 1)
     with pytest.raises(WriteFailed):
         pending.result()
-    # The next one is on its way before anybody was told.
+    # The next one is in flight before anybody was told.
     with pytest.raises(WriteFailed):
         store.known.split("ann", np.array([2]), np.array([2]))
     store.known.failed("ann", pending)
@@ -339,7 +355,7 @@ def test_a_message_does_not_slip_in_behind_one_that_failed() -> None:
     store.send("ann", (0, 1))
     first = store.log.append_many([body("ann", 1)], after=store.known.last_append("ann"))
     store.known.appended("ann", ProducerProgress(1), first, 1)
-    # The second one is found to be new while the first is on its way to the disk.
+    # The second one is found to be new while the first is in flight to the disk.
     (stretch,) = store.known.split("ann", np.array([2]), np.array([2]))
     assert stretch.is_new
     faulty.add(Fault("fdatasync", "*"))
@@ -411,7 +427,7 @@ def test_without_the_first_snapshot_it_does_not_begin() -> None:
         Store(fs)
 
 
-def test_what_was_refused_may_be_in_the_log_in_part() -> None:
+def test_a_refused_run_of_messages_may_be_in_the_log_in_part() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem())
     store = Store(faulty, LogSettings(segment_bytes_max=1024))
     bodies = [body("ann", number) for number in range(50)]
@@ -499,7 +515,7 @@ def test_random_restarts_and_resends_lose_and_double_nothing(seed: int) -> None:
         assert ids == list(range(client.next))
 
 
-def test_what_a_failed_append_has_left_is_read_by_who_makes_the_call() -> None:
+def test_bytes_of_a_failed_append_are_read_outside_the_loop() -> None:
     faulty = FaultyFileSystem(MemoryFileSystem(), record=True)
     store = Store(faulty)
     store.send("ann", (0, 1))

@@ -1,4 +1,4 @@
-"""Who may write to a topic."""
+"""The access modes of producers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
         producers.add(Producer("a", epoch=1, user_named=True))
 
 
-def test_a_producer_that_comes_back_takes_its_own_place_over() -> None:
+def test_a_returning_producer_replaces_itself() -> None:
     producers = Producers()
     old, new = Producer("node-1", epoch=0), Producer("node-1", epoch=1)
     producers.add(old)
@@ -47,7 +47,7 @@ def test_a_producer_that_comes_back_takes_its_own_place_over() -> None:
     assert joined(producers, new), "the old one's farewell comes late and changes nothing"
 
 
-def test_who_is_refused_takes_no_place_over() -> None:
+def test_a_refused_producer_replaces_no_other() -> None:
     producers = Producers()
     old, other = Producer("node-1", epoch=0), Producer("b")
     producers.add(old)
@@ -57,7 +57,7 @@ def test_who_is_refused_takes_no_place_over() -> None:
     assert joined(producers, old)
 
 
-def test_a_producer_that_comes_back_stands_before_those_who_wait() -> None:
+def test_a_returning_producer_comes_before_waiting_ones() -> None:
     producers = Producers()
     old, waiting = Producer("node-1", epoch=0), Producer("w", mode=AccessMode.WAIT_FOR_EXCLUSIVE)
     producers.add(old)
@@ -81,7 +81,7 @@ def test_an_exclusive_producer_is_alone() -> None:
         producers.add(exclusive("c"))
 
 
-def test_those_who_wait_get_the_topic_in_turn() -> None:
+def test_waiting_producers_get_the_topic_in_order() -> None:
     producers = Producers()
     first = exclusive("a")
     second = Producer("b", mode=AccessMode.WAIT_FOR_EXCLUSIVE)
@@ -95,7 +95,7 @@ def test_those_who_wait_get_the_topic_in_turn() -> None:
     assert producers.remove(second) is None
 
 
-def test_fencing_puts_all_others_out_and_they_cannot_come_back() -> None:
+def test_fencing_disconnects_other_producers_for_good() -> None:
     producers = Producers()
     first = exclusive("a")
     producers.add(first)
@@ -108,7 +108,7 @@ def test_fencing_puts_all_others_out_and_they_cannot_come_back() -> None:
         producers.add(exclusive("a", topic_epoch=first.topic_epoch))
 
 
-def test_an_exclusive_producer_that_comes_back_keeps_its_epoch() -> None:
+def test_a_returning_exclusive_producer_keeps_its_epoch() -> None:
     producers = Producers()
     first = exclusive("a")
     producers.add(first)

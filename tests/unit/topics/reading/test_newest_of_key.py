@@ -63,7 +63,7 @@ def test_the_newest_wherever_it_is() -> None:
     assert topic.get("c") is None
 
 
-def test_a_look_up_reads_one_bucket_and_one_entry() -> None:
+def test_a_lookup_reads_one_bucket_and_one_entry() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     topic = new_topic(fs, segment_bytes_max=2**16)
     for number in range(2000):
@@ -112,7 +112,7 @@ def test_the_same_as_replaying_everything(order: str, seed: int) -> None:
             topic.log.roll()
         if rng.random() < 0.1:
             topic.service.compact("test")
-            # A tombstone that is gone cannot beat an older event any more.
+            # A tombstone that is gone cannot beat an older event.
             newest = {key: m for key, m in newest.items() if m.value is not None}
         for key in KEYS:
             expected = newest.get(key)
@@ -121,7 +121,7 @@ def test_the_same_as_replaying_everything(order: str, seed: int) -> None:
             assert topic.get(key) == expected
 
 
-def test_a_chunked_message_comes_whole() -> None:
+def test_a_chunked_message_is_assembled() -> None:
     topic = new_topic(MemoryFileSystem())
 
     def chunk(number: int, value: bytes, count: int = 3) -> bytes:
@@ -145,7 +145,7 @@ def test_a_chunked_message_comes_whole() -> None:
     assert value_of(topic, "a") == b"onetwosix"
 
 
-def test_a_damaged_index_is_made_again() -> None:
+def test_a_damaged_index_is_rebuilt() -> None:
     fs = MemoryFileSystem()
     topic = new_topic(fs)
     topic.append(key="a", value=b"1")

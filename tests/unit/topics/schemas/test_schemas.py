@@ -91,7 +91,7 @@ def test_a_version_that_could_not_be_written_does_not_exist() -> None:
     assert open_schemas(fs).latest() is None
 
 
-def test_after_a_deletion_everything_begins_anew_but_the_numbers() -> None:
+def test_after_a_deletion_only_the_version_numbers_continue() -> None:
     fs = MemoryFileSystem()
     schemas = open_schemas(fs)
     schemas.register(STRING)
@@ -192,7 +192,7 @@ def test_partitions_share_the_schemas_of_their_topic() -> None:
         ),
     ],
 )
-def test_what_can_read_the_old_messages_is_the_next_version(old: Schema, new: Schema) -> None:
+def test_a_schema_that_can_read_old_messages_is_the_next_version(old: Schema, new: Schema) -> None:
     schemas = open_schemas(MemoryFileSystem())
     schemas.register(old)
     assert schemas.register(new).version == 1
@@ -238,7 +238,7 @@ def test_what_can_read_the_old_messages_is_the_next_version(old: Schema, new: Sc
         ),
     ],
 )
-def test_what_could_not_read_them_is_refused_with_the_reason(
+def test_a_schema_that_cannot_read_old_messages_is_refused_with_the_reason(
     old: Schema, new: Schema, reason: str
 ) -> None:
     fs = MemoryFileSystem()
@@ -278,16 +278,16 @@ def test_only_the_newest_version_is_compared_with() -> None:
         b'{"type":' * 20_000 + b'"int"' + b"}" * 20_000,
     ],
 )
-def test_what_is_no_definition_is_refused(definition: bytes) -> None:
+def test_an_invalid_definition_is_refused(definition: bytes) -> None:
     schemas = open_schemas(MemoryFileSystem())
     with pytest.raises(IncompatibleSchema, match=r"definition|record A"):
         schemas.register(Schema(SchemaType.JSON, definition))
     assert schemas.latest() is None
 
 
-def test_a_branch_that_failed_does_not_vouch_for_what_it_holds() -> None:
+def test_a_failed_branch_does_not_prove_its_parts() -> None:
     # B can be read only if A can; A cannot, for want of x. Read as the other branch, C, the same
-    # B has to be looked at again.
+    # B has to be checked again.
     b = {"type": "record", "name": "B", "fields": [a_field("a", ["null", "A"])]}
     fields = [a_field("b", b), a_field("n", "int")]
     writer = parse_avro(json.dumps({"type": "record", "name": "A", "fields": fields}).encode())
@@ -352,7 +352,7 @@ def records(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @settings(max_examples=300, deadline=None)
 @given(records(), records())
-def test_what_is_called_readable_is_read_by_another_implementation(
+def test_compatible_schemas_are_readable_by_fastavro(
     old: tuple[dict[str, Any], dict[str, Any]], new: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     writer, value = old

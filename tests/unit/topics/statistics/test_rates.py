@@ -13,7 +13,7 @@ def test_a_steady_stream_has_its_rate_from_the_first_second_on() -> None:
         rates.sample(now_s, counters)
 
 
-def test_a_stream_that_ends_is_forgotten_after_a_minute() -> None:
+def test_a_rate_is_zero_a_minute_after_its_stream_ends() -> None:
     rates = Rates(0.0, [0])
     assert rates.per_second(0.5, [600]) == [600.0], "half a second is not multiplied"
     for second in range(1, 200):
@@ -25,18 +25,18 @@ def test_a_stream_that_ends_is_forgotten_after_a_minute() -> None:
             assert rate == 0.0
 
 
-def test_however_often_it_is_noted_few_notes_are_kept() -> None:
+def test_the_number_of_samples_is_bounded() -> None:
     rates = Rates(0.0, [0])
     for tick in range(100_000):
         rates.sample(tick / 100, [tick])
     assert len(rates._samples) <= WINDOW_SECONDS / NOTE_SECONDS + 2
 
 
-def test_without_notes_it_is_the_rate_since_the_beginning() -> None:
+def test_without_samples_the_rate_is_since_the_start() -> None:
     assert Rates(0.0, [0]).per_second(1000.0, [500]) == [0.5]
 
 
-def test_rates_of_those_who_come_and_go() -> None:
+def test_rates_of_clients_that_connect_and_disconnect() -> None:
     rates = RatesByOwner(0.0)
     assert rates.per_second(2.0, "a", (10, 100)) == (5.0, 50.0)
     for second in range(0, 60, 5):

@@ -1,4 +1,4 @@
-"""What a topic says of itself; the numbers are compared with counting what is there."""
+"""The statistics of a topic, compared with counts of its messages."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lithify.topics.statistics.statistics import (
     sum_stats,
     topic_stats,
 )
+from lithify.topics.statistics.throughput import NOTED_A_STEP, Throughput
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
 from lithify.topics.topic import Topic
@@ -111,7 +112,7 @@ def test_stats_of_partitions_add_up(topic: Topic) -> None:
     assert one["subscriptions"]["s"]["msgBacklog"] == 2, "the parts stay as they are"
 
 
-def test_what_a_reader_was_given_still_counts_when_it_has_gone(topic: Topic) -> None:
+def test_counters_keep_the_messages_of_disconnected_readers(topic: Topic) -> None:
     for _ in range(3):
         topic.append(value=bytes(50))
     subscription = topic.subscription("r", SubscriptionType.EXCLUSIVE, durable=False, start=0)
@@ -155,3 +156,15 @@ def test_a_cursor_with_very_many_ranges_shows_the_first_of_them(topic: Topic) ->
     assert cursor["totalNonContiguousDeletedMessagesRange"] == 2000
     assert cursor["individuallyDeletedMessages"].endswith(",…]")
     assert cursor["individuallyDeletedMessages"].count("..") == 1000
+
+
+def test_the_rates_of_thousands_of_clients_are_sampled_in_steps(
+    topic: Topic, clock: ManualClock
+) -> None:
+    for number in range(2 * NOTED_A_STEP):
+        topic.producers.joined[f"p{number}"] = Producer(f"p{number}")
+    throughput = Throughput(topic, clock)
+    assert list(throughput.noting()) == [], "not due yet"
+    clock.advance(60)
+    assert list(throughput.noting()) == [None, None]
+    assert list(throughput.noting()) == []

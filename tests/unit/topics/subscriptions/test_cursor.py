@@ -1,4 +1,4 @@
-"""What a subscription remembers, acknowledgement by acknowledgement."""
+"""The state of a cursor after each acknowledgement."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_entry_counts_once_however_often_it_is_acknowledged() -> None:
     assert cursor.acked_entries == 2
 
 
-def test_a_cumulative_acknowledgement_takes_along_what_it_touches() -> None:
+def test_a_cumulative_acknowledgement_merges_adjacent_ranges() -> None:
     cursor = Cursor(-1)
     for position in (3, 11, 12, 20):
         cursor.ack(position)
@@ -81,7 +81,7 @@ def test_a_cumulative_acknowledgement_inside_the_first_batch_acknowledges_nothin
     assert ledger_4.mark_delete == pack(4, 0) - 1
 
 
-def test_reading_goes_on_behind_what_is_acknowledged() -> None:
+def test_reading_resumes_after_the_acknowledged_positions() -> None:
     cursor = Cursor(4)
     for position in (7, 8, 10):
         cursor.ack(position)
@@ -91,7 +91,7 @@ def test_reading_goes_on_behind_what_is_acknowledged() -> None:
     assert [p for p in range(12) if not cursor.is_acked(p)] == [5, 6, 9, 11]
 
 
-def test_a_seek_forgets_everything_above() -> None:
+def test_a_seek_clears_acknowledgements_above() -> None:
     cursor = Cursor(50)
     cursor.ack(60)
     cursor.ack_batch(61, 0b01, 2)
@@ -199,7 +199,7 @@ def test_a_hole_that_turns_out_not_to_exist_is_passed() -> None:
     assert cursor.mark_delete == 8
 
 
-def test_gaps_are_taken_up_to_the_first_entry_that_is_not_acknowledged() -> None:
+def test_gaps_are_acknowledged_up_to_the_first_unacknowledged_entry() -> None:
     existing = [10, 11, 20, 30]
     asked: list[int] = []
 

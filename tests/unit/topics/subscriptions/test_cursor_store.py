@@ -1,4 +1,4 @@
-"""Subscriptions outlive the process that keeps them; their log stays short."""
+"""Subscriptions survive a restart, and their log stays short."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_deleted_subscription_stays_deleted_and_its_name_is_free() -> None:
     assert store.properties("audit") == {}
 
 
-def test_what_is_not_there_or_there_already_is_named() -> None:
+def test_missing_and_existing_subscriptions_are_named() -> None:
     store = busy_store(MemoryFileSystem())
     for call in (store.get, store.properties, store.delete, lambda n: store.ack(n, Acked(1))):
         with pytest.raises(InvalidInput, match=f"no subscription 'bills' in {DIRECTORY}"):
@@ -139,7 +139,7 @@ def test_any_name_and_any_property_is_kept() -> None:
     assert state_on(fs) == before
 
 
-def test_gaps_are_taken_again_after_a_restart() -> None:
+def test_gaps_are_acknowledged_again_after_a_restart() -> None:
     def following(position: int) -> int:
         return max(position, 10)
 
@@ -243,7 +243,7 @@ def test_a_refused_write_did_not_happen() -> None:
     assert state_on(fs.inner) == expected
 
 
-def test_a_closed_store_takes_nothing_more() -> None:
+def test_a_closed_store_refuses_changes() -> None:
     store = busy_store(MemoryFileSystem())
     store.close()
     store.close()
@@ -318,7 +318,7 @@ def test_long_snapshots_are_written_less_often() -> None:
     assert log_bytes(store) < 1.1 * size
 
 
-def test_a_checkpoint_that_fails_is_made_up_for_later() -> None:
+def test_a_failed_checkpoint_is_repeated_later() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     store = busy_store(fs, SHORT)
     fs.trace.clear()
@@ -343,7 +343,7 @@ def test_a_checkpoint_that_fails_is_made_up_for_later() -> None:
         assert verify_log(fs.inner, DIRECTORY).damage is None
 
 
-def test_acknowledgements_go_on_while_checkpoints_run() -> None:
+def test_acknowledgements_continue_while_checkpoints_run() -> None:
     fs = MemoryFileSystem()
     store = busy_store(fs)
     ended = threading.Event()
@@ -378,7 +378,7 @@ def test_acknowledgements_go_on_while_checkpoints_run() -> None:
         state_on(clone)
 
 
-def test_a_subscription_that_is_deleted_under_a_checkpoint_does_not_come_back(
+def test_a_subscription_deleted_during_a_checkpoint_stays_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fs = MemoryFileSystem()
@@ -421,7 +421,7 @@ def test_changes_before_a_snapshot_are_in_it_and_changes_without_one_are_damage(
     log.close()
 
     assert state_on(fs) == expected
-    for _ in range(2):  # The lock is given back.
+    for _ in range(2):  # The lock is released.
         with pytest.raises(DamagedFile, match=r"changes of subscriptions \[1, 2\]"):
             open_store(lost)
 
@@ -438,7 +438,7 @@ def test_changes_before_a_snapshot_are_in_it_and_changes_without_one_are_damage(
         (1, b"\2\0\0\0{]" + Cursor(3).to_bytes(), "JSONDecodeError"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_damage(kind: int, body: bytes, text: str) -> None:
+def test_an_invalid_record_is_damage(kind: int, body: bytes, text: str) -> None:
     fs = MemoryFileSystem()
     busy_store(fs).close()
     log = Log.open(fs, DIRECTORY, kind="cursor", clock=ManualClock())
@@ -500,7 +500,7 @@ class HeldFileSystem(FaultyFileSystem):
         super().sync_dir(path)
 
 
-def test_nobody_rolls_the_log_of_cursors_while_others_need_the_lock() -> None:
+def test_the_cursor_log_is_not_rolled_while_the_lock_is_needed() -> None:
     fs = HeldFileSystem()
     # Smaller than the room that is left for acknowledgements: whatever is written rolls it first.
     settings = LogSettings(segment_bytes_max=4096)

@@ -1,4 +1,4 @@
-"""Who gets which entry, told case by case; `tests/property/test_subscription.py` tries the rest."""
+"""Which consumer gets which entry, by example; see also `tests/property/test_subscription.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lithify.topics.subscriptions.subscription import (
     Subscription,
     SubscriptionType,
 )
-from lithify.topics.subscriptions.undelivered import Undelivered
+from lithify.topics.subscriptions.undelivered_by_key_slot import Undelivered
 
 SHARED = SubscriptionType.SHARED
 KEY_SHARED = SubscriptionType.KEY_SHARED
@@ -158,7 +158,7 @@ def test_redeliveries_are_counted_and_what_a_leaving_consumer_held_goes_to_other
     assert (bench.deliver(), bench.redeliveries) == ([("b", 1)], [1])
 
 
-def test_what_is_acknowledged_while_it_waits_is_not_delivered() -> None:
+def test_an_entry_acknowledged_while_it_waits_is_not_delivered() -> None:
     bench = Bench(SHARED)
     bench.append(0, 0)
     consumer = bench.join("a", permits=2)
@@ -205,7 +205,7 @@ def test_a_key_stays_with_its_consumer_until_all_it_holds_is_acknowledged() -> N
     assert bench.deliver() == [("b", 2)]
 
 
-def test_a_consumer_that_takes_nothing_does_not_stop_the_keys_of_others() -> None:
+def test_a_consumer_without_permits_does_not_block_the_keys_of_others() -> None:
     bench = Bench(KEY_SHARED)
     bench.join("a")
     slow = bench.join("b", permits=0)
@@ -218,7 +218,7 @@ def test_a_consumer_that_takes_nothing_does_not_stop_the_keys_of_others() -> Non
     assert bench.deliver() == [("b", 2), ("b", 4)]
 
 
-def test_sticky_consumers_get_the_slots_they_ask_for() -> None:
+def test_sticky_consumers_get_the_slots_they_request() -> None:
     bench = Bench(KEY_SHARED)
     bench.join("a", slots=[(0, 99)])
     with pytest.raises(ConsumerRefused, match="overlaps"):
@@ -249,7 +249,7 @@ def test_slots_are_halved_and_handed_to_a_neighbour() -> None:
     assert slots.owner(5) is None
 
 
-def test_waiting_entries_come_lowest_first_however_they_went_and_came() -> None:
+def test_waiting_entries_are_ordered_by_position() -> None:
     waiting = Undelivered(lambda _: "everybody")
     for position in (5, 1, 9, 3):
         waiting.add(position, 0)

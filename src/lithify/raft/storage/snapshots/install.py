@@ -42,7 +42,7 @@ from lithify.raft.storage.memtable import MemTable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lithify.liveset import LiveSet
+    from lithify.live_set import LiveSet
     from lithify.raft.entry import Entry
     from lithify.raft.storage.snapshots.snapshot_file import Head
     from lithify.raft.storage.snapshots.snapshot_store import (

@@ -1,7 +1,7 @@
 """The snapshots and checkpoints of one group on disk.
 
     snapshots/TERM_INDEX/snapshot    the state, see `snapshot_file.py`
-    snapshots/TERM_INDEX/live        the live indexes, a live set of `liveset/format.py`
+    snapshots/TERM_INDEX/live        the live indexes, a live set of `live_set/format.py`
     snapshots/TERM_INDEX/place       one checked line of JSON, see `SnapshotPlace`
 
 A snapshot is written in these steps; after a crash before the rename the previous one is valid:
@@ -36,7 +36,7 @@ from lithify.errors import Corrupt, DamagedFile, MissingFile, WriteFailed
 from lithify.fs import read_file
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.fs.remove_tree import remove_tree
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.storage.file_names import (
     CHECKPOINTS,
     LIVE,

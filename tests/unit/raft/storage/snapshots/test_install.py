@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.storage.snapshots.snapshot_file import Head

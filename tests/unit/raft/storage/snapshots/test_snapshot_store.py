@@ -8,7 +8,7 @@ import pytest
 
 from lithify.errors import DamagedFile
 from lithify.fs import MemoryFileSystem
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.configuration import Config
 from lithify.raft.core.values import SnapshotMeta
 from lithify.raft.storage.snapshots.snapshot_file import Head
@@ -30,7 +30,7 @@ def live_file(member: Member) -> str:
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "of another snapshot"])
-def test_live_indexes_that_cannot_be_read_are_made_again_from_the_state(how: str) -> None:
+def test_unreadable_live_indexes_are_rebuilt_from_the_state(how: str) -> None:
     """[H2] Taken as none, everything that a snapshot needs would be dropped."""
     fs = MemoryFileSystem()
     member = Member(fs).fill(26).snapshot(22, LIVE)
@@ -87,7 +87,7 @@ def test_no_crash_leaves_a_snapshot_without_them(kind: str) -> None:
 
 
 def test_a_checkpoint_is_promoted_with_the_indexes_that_it_needs() -> None:
-    """[H5] They are damaged: made again from the state, not taken as none."""
+    """[H5] They are damaged: rebuilt from the state, not taken as none."""
     fs = MemoryFileSystem()
     snapshots = Snapshots(fs, "g")
     pieces = [NEEDED.to_bytes()]

@@ -12,7 +12,7 @@ from lithify.clock import ManualClock
 from lithify.errors import DamagedFile
 from lithify.events import WriteRefused
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.liveset import LiveSet
+from lithify.live_set import LiveSet
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.storage.file_names import wal_name
@@ -61,7 +61,7 @@ def test_one_round_makes_the_entries_of_all_groups_durable() -> None:
     assert Wal(fs, "wal", LiveStates()).recover({})["a"].state == HardState(2, "n1", 1)
 
 
-def test_entries_that_come_together_are_told_by_term_and_by_stretches() -> None:
+def test_entries_written_together_are_reported_by_term_and_range() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.append("a", [*entries(1, 2), *entries(3, 4, term=2)], 0)
@@ -95,7 +95,7 @@ def test_an_entry_cuts_off_what_is_behind_the_one_it_follows() -> None:
     assert reopened(fs.crash_clone(Random(1))) == {"a": ["1/1", "2/5"]}
 
 
-def test_a_gap_is_found_and_asked_for_once() -> None:
+def test_a_gap_is_detected_and_requested_once() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.append("a", entries(1), 0)
@@ -125,7 +125,7 @@ def test_writes_below_the_smallest_live_index_are_dropped() -> None:
     assert reopened(fs.crash_clone(Random(1)), live) == {"a": ["3/1", "4/1", "5/1", "6/1"]}
 
 
-def test_files_from_before_an_install_are_passed_over() -> None:
+def test_files_older_than_an_install_are_skipped() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.save("a", HardState(3, "n1", 0))
@@ -145,7 +145,7 @@ def test_files_from_before_an_install_are_passed_over() -> None:
     assert found["a"].state == HardState(3, "n1", 0)
 
 
-def test_a_full_file_is_followed_by_one_that_stands_alone() -> None:
+def test_a_full_file_is_followed_by_an_independent_one() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates(), file_bytes_max=100)
     wal.save("a", HardState(7, "n3", 0))
@@ -160,7 +160,7 @@ def test_a_full_file_is_followed_by_one_that_stands_alone() -> None:
     assert Wal(fs, "wal", LiveStates()).recover({})["a"].state == HardState(7, "n3", 0)
 
 
-def test_a_failed_round_is_tried_again_in_another_file() -> None:
+def test_a_failed_round_is_retried_in_another_file() -> None:
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk, [Fault.parse("fdatasync *.wal nth=2 EIO")])
     wal = Wal(fs, "wal", LiveStates())
@@ -175,7 +175,7 @@ def test_a_failed_round_is_tried_again_in_another_file() -> None:
     assert disk.list("wal") == [wal_name(1), wal_name(2)]
 
 
-def test_a_torn_end_is_cut_and_damage_before_the_end_is_said() -> None:
+def test_a_torn_end_is_truncated_and_earlier_damage_is_reported() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     for index in (1, 2, 3):
@@ -199,7 +199,7 @@ def test_a_torn_end_is_cut_and_damage_before_the_end_is_said() -> None:
             reopened(damaged)
 
 
-def test_what_is_there_of_a_group_that_is_no_more_is_passed_over() -> None:
+def test_files_of_a_dropped_group_are_skipped() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.append("a", entries(1), 0)
@@ -217,7 +217,7 @@ def test_what_is_there_of_a_group_that_is_no_more_is_passed_over() -> None:
     assert list(Wal(fs, "wal", LiveStates()).recover({}, known={"a"})) == ["a"]
 
 
-def test_a_group_that_is_forgotten_is_not_named_by_the_next_file() -> None:
+def test_a_dropped_group_is_not_in_the_next_file() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     for group in ("a", "gone"):
@@ -245,7 +245,7 @@ class Meanwhile(ManualClock):
         self.happens()
 
 
-def test_a_name_may_be_forgotten_while_its_write_fails() -> None:
+def test_a_group_may_be_dropped_while_its_write_fails() -> None:
     """A full disk ends an install, in another thread, while the log's own thread is refused."""
     clock = Meanwhile()
     faults = [Fault("fdatasync", "*", kind="SLOW"), Fault("fdatasync", "*", kind="ENOSPC")]
@@ -258,7 +258,7 @@ def test_a_name_may_be_forgotten_while_its_write_fails() -> None:
     assert Written("a", 1, 1, 1, 0, 2) in wal.flush()
 
 
-def test_what_a_refused_write_has_left_is_cut_off() -> None:
+def test_bytes_of_a_refused_write_are_truncated() -> None:
     """So that a disk that is full because of it is not full for good."""
     inner = MemoryFileSystem()
     fs = FaultyFileSystem(inner, [])
@@ -324,7 +324,9 @@ def written(*payloads: bytes) -> tuple[bytes, int]:
         b"x" + bytes(9),
     ],
 )
-def test_every_flipped_bit_of_the_last_batch_is_told_from_a_torn_write(payload: bytes) -> None:
+def test_every_flipped_bit_of_the_last_batch_is_distinguished_from_a_torn_write(
+    payload: bytes,
+) -> None:
     data, start = written(b"first", payload)
     for at in range(start, len(data), 1 if len(payload) < 1000 else 97):
         for bit in range(8):
@@ -334,7 +336,7 @@ def test_every_flipped_bit_of_the_last_batch_is_told_from_a_torn_write(payload: 
 
 @pytest.mark.parametrize("zeros", [0, 511, 512, 1100, 5000])
 @pytest.mark.parametrize("first", range(441, 480))
-def test_what_a_power_cut_leaves_is_told_from_sectors_of_zeros_that_were_written(
+def test_a_torn_write_is_distinguished_from_written_sectors_of_zeros(
     zeros: int, first: int
 ) -> None:
     """Wherever sectors begin in the batch."""
@@ -372,7 +374,7 @@ def test_a_batch_of_an_earlier_version_has_no_count_of_zeros() -> None:
     assert data[start + 20 : start + 24] == b"\x02\0\xfd\xff"
 
 
-def test_what_a_power_cut_leaves_is_torn() -> None:
+def test_bytes_after_a_power_cut_are_torn() -> None:
     data, start = written(b"first", b"second", bytes(range(1, 256)) * 12)
     assert tail_of(data) is WalTail.NOTHING
     for end in range(start + 1, len(data)):
@@ -385,7 +387,7 @@ def test_what_a_power_cut_leaves_is_torn() -> None:
             assert tail_of(data[:low] + bytes(len(data) - low)) is WalTail.TORN
 
 
-def test_a_state_is_proved_before_anybody_is_told() -> None:
+def test_a_state_is_durable_before_it_is_reported() -> None:
     fs = MemoryFileSystem()
     wal = Wal(fs, "wal", LiveStates())
     wal.append("a", entries(1), 0)
@@ -421,7 +423,7 @@ def test_a_batch_is_proved_when_nothing_else_is_written() -> None:
     assert not wal.is_doubtful
 
 
-def test_what_is_cut_off_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_bytes_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     data, start = written(b"first", b"second")
     damaged = bytearray(data)
     damaged[-1] ^= 1

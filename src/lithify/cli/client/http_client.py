@@ -1,0 +1,137 @@
+"""A client of the node at an address, over HTTP.
+
+Requests have the token in LITHIFY_TOKEN, if it is set. Each request uses a new connection. An error
+before a request was sent, or of a request that changes nothing, is `NodeNotReached`; after a change
+was sent it is `AnswerLost`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from lithify.cli.client.errors import AnswerLost, NodeNotReached
+from lithify.cli.client.interface import Answer, Client
+from lithify.errors import InvalidInput, LithifyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from http.client import HTTPResponse
+
+__all__ = ["NodeClient"]
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+PIECE_BYTES = 2**20
+
+
+class NodeClient(Client):
+    """A client over HTTP; without a `url` the environment or the default has the address."""
+
+    def __init__(self, url: str | None) -> None:
+        self.name = (url or os.environ.get("LITHIFY_URL") or DEFAULT_URL).rstrip("/")
+        if not self.name.startswith(("http://", "https://")):
+            raise InvalidInput(f"address {self.name!r} must begin with http:// or https://")
+        self._parts = urlsplit(self.name)
+
+    def start_spark(self, status_path: str) -> None:
+        """See `Client`."""
+
+    @contextmanager
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | Iterable[bytes] | None,
+        timeout_s: float | None,
+    ) -> Iterator[Answer]:
+        """See `Client`."""
+        with closing(self._connect(timeout_s)) as connection:
+            try:
+                self._send(connection, method, path, headers, body)
+                response = connection.getresponse()
+            except (HTTPException, ConnectionError, TimeoutError) as error:
+                # Not all of OSError: the pieces of a body may be read from a failing disk.
+                raise self._no_answer(method, error) from error
+            yield _NodeAnswer(response, lambda error: self._no_answer(method, error))
+
+    def _connect(self, timeout_s: float | None) -> HTTPConnection:
+        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+        try:
+            connection = kind(self._parts.netloc, timeout=timeout_s)
+        except InvalidURL as error:
+            raise InvalidInput(f"address {self.name!r}: {error}") from error
+        try:
+            connection.connect()
+        except OSError as error:
+            raise NodeNotReached(self.name, str(error)) from error
+        return connection
+
+    def _send(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | Iterable[bytes] | None,
+    ) -> None:
+        connection.putrequest(method, f"{self._parts.path}{path}")
+        token = os.environ.get("LITHIFY_TOKEN")
+        given = {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
+        if body is None or isinstance(body, bytes):
+            given["content-length"] = str(len(body or b""))
+        else:
+            given["transfer-encoding"] = "chunked"
+        for name, value in given.items():
+            # The library encodes headers as Latin-1; the node decodes their bytes as UTF-8.
+            connection.putheader(name, value.encode())
+        connection.endheaders(body if isinstance(body, bytes) else None)
+        if body is not None and not isinstance(body, bytes):
+            _send_pieces(connection, body)
+
+    def _no_answer(self, method: str, error: Exception) -> LithifyError:
+        """The error of a request that was sent."""
+        why = str(error) or type(error).__name__
+        return (NodeNotReached if method == "GET" else AnswerLost)(self.name, why)
+
+
+class _NodeAnswer(Answer):
+    def __init__(
+        self, response: HTTPResponse, no_answer: Callable[[Exception], LithifyError]
+    ) -> None:
+        self._response = response
+        self._no_answer = no_answer
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+
+    def pieces(self) -> Iterator[bytes]:
+        """See `Answer`. Without `readline`, which treats a broken connection as the end."""
+        try:
+            while piece := self._response.read1(PIECE_BYTES):
+                yield piece
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._no_answer(_Ended(error)) from error
+        if self._response.length:
+            # The library does not report an early end.
+            raise self._no_answer(_Ended(f"{self._response.length} bytes are missing"))
+
+
+class _Ended(Exception):
+    """The error of an incomplete response."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(f"it ended: {why}")
+
+
+def _send_pieces(connection: HTTPConnection, pieces: Iterable[bytes]) -> None:
+    for piece in itertools.chain(pieces, (b"",)):
+        try:
+            connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        except ConnectionError:
+            # A node that refuses a request does not read the rest of it. Its response has arrived.
+            return

@@ -1,9 +1,0 @@
-"""Sets of positions: live ones, and dead ones that are still in a kept segment.
-
-Pure values, without I/O. The package is below `log/`, which reads dead sets, and is used by all
-packages above.
-"""
-
-from lithify.liveset.liveset import LiveSet, LiveSetBuilder
-
-__all__ = ["LiveSet", "LiveSetBuilder"]
