@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from lithify.blobs.replication.states import BlobChanges, Token
     from lithify.blobs.statistics.statistics import StoreStatistics
     from lithify.clock import Clock
-    from lithify.compaction.limits.disk_gate import DiskGate
+    from lithify.compaction.limits.one_run_per_disk import DiskGate
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem

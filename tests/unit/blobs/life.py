@@ -27,7 +27,7 @@ from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.positions import POSITION_MAX

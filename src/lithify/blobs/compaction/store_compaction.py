@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lithify.blobs.compaction.live_blobs import BlobRule
     from lithify.blobs.settings import BlobSettings, StoreShape
     from lithify.clock import Clock
-    from lithify.compaction.limits.disk_gate import DiskGate
+    from lithify.compaction.limits.one_run_per_disk import DiskGate
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionStatus
     from lithify.compaction.run.compactor import DryRun

@@ -5,7 +5,7 @@ before each transfer; threads may share it. Parallel tasks get a share of the bu
 (`Budget.share`), so that their sum stays within it on any machine.
 
 `token_bucket.py` enforces a rate, `pace_by_latency.py` lowers the rates while readers are slow,
-`disk_gate.py` allows one run per disk.
+`one_run_per_disk.py` allows one run per disk.
 """
 
 from __future__ import annotations

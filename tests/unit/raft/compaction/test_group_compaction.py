@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
+from lithify.compaction.limits.one_run_per_disk import DiskGate, find_gate_directory
 from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
@@ -36,7 +36,7 @@ from tests.unit.raft.stored import LIMITS, Member
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.limits.disk_gate import DiskTurn
+    from lithify.compaction.limits.one_run_per_disk import DiskTurn
     from lithify.events import OrphanRemoved
     from lithify.log.manifest import Manifest
 
