@@ -36,7 +36,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import SystemClock
-from lithify.compaction.limits.budget import Allowance, Budget, reserve_scratch
+from lithify.compaction.limits.budget import Allowance, Budget
+from lithify.compaction.limits.free_disk_space import reserve_scratch
 from lithify.compaction.limits.token_bucket import TokenBucket
 from lithify.compaction.live_set_rules.dead_sets import judge_segments, segment_stats
 from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
