@@ -47,7 +47,7 @@ PURE = (
     "src/lithify/compaction/policies/packing.py",
     "src/lithify/compaction/planning/plan.py",
     "src/lithify/compaction/policies/built_in.py",
-    "src/lithify/compaction/policies/neighbours.py",
+    "src/lithify/compaction/policies/merge_sparse_neighbours.py",
     "src/lithify/compaction/policies/stats_based.py",
     "src/lithify/compaction/scheduling/run_order.py",
     "src/lithify/compaction/scheduling/triggers.py",

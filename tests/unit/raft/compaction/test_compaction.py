@@ -9,7 +9,7 @@ import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.compaction.policies.built_in import plan_whole_dead
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.packing import Limits
 from lithify.errors import DamagedFrame, RunFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
