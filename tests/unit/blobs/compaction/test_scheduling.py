@@ -12,7 +12,7 @@ from lithify.blobs.compaction.scheduling import BlobCompactions
 from lithify.blobs.settings import DAY_MS, BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
-from lithify.compaction.policies.eligibility import WhyNot
+from lithify.compaction.policies.why_declined import WhyNot
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING
