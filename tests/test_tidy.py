@@ -41,7 +41,7 @@ PURE = (
     "src/lithify/blobs/records.py",
     "src/lithify/blobs/index_rows.py",
     "src/lithify/blobs/settings.py",
-    "src/lithify/blobs/validity.py",
+    "src/lithify/blobs/record_fates.py",
     "src/lithify/checksum.py",
     "src/lithify/compaction/planning/horizon.py",
     "src/lithify/compaction/policies/packing.py",

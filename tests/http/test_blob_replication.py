@@ -10,7 +10,7 @@ import pytest
 from lithify.blobs.replication.blob_stream import read_records
 from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.blobs.replication.replicator import PeerStatus
-from lithify.blobs.replication.states import BlobChanges
+from lithify.blobs.replication.tokens_and_pages import BlobChanges
 from tests.cli.nodes import served_here
 from tests.http.test_blobs import Photos
 from tests.unit.blobs.replicas import Chunks

@@ -12,8 +12,8 @@ Guarantees
 
 How it works
     Each operation is a record in the log (`records.py`); the newest record of a blob is its state
-    (`validity.py`). The index finds records by the hash of an id (`index.py`). This file opens a
-    store and connects its parts: `writes.py` writes, with `content/spool.py` and `log_writer.py`;
+    (`record_fates.py`). The index finds records by the hash of an id (`index.py`). This file opens
+    a store and connects its parts: `writes.py` writes, with `content/spool.py` and `log_writer.py`;
     `reads.py` reads, with `visibility.py` and `content/reader.py`; `erase/erase.py` overwrites what
     is deleted for good; `compaction/store_compaction.py` frees space. The clock is that of
     `monotonic_clock.py`.
@@ -36,16 +36,16 @@ from lithify.blobs.errors import (
     NotABlobStore,
 )
 from lithify.blobs.log_writer import used_bytes
-from lithify.blobs.purged_tombstones import PurgedTombstones
 from lithify.blobs.reads import BlobReads
+from lithify.blobs.record_fates import ValidityTerms
 from lithify.blobs.replication.apply import Applier
 from lithify.blobs.replication.feed import CHANGES_MAX, ChangeFeed
-from lithify.blobs.replication.replication import Replication
+from lithify.blobs.replication.purge_bounds import PurgedTombstones
+from lithify.blobs.replication.read_progress import Replication
 from lithify.blobs.settings import BlobSettings, StoreShape
 from lithify.blobs.statistics.statistics import find_statistics
 from lithify.blobs.statistics.tasks import Spans, Subject
 from lithify.blobs.store_parts import open_parts
-from lithify.blobs.validity import ValidityTerms
 from lithify.blobs.visibility import Include
 from lithify.blobs.writes import BlobWrites
 from lithify.clock import SystemClock
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.content.reader import Blob, BlobInfo
     from lithify.blobs.content.spool import Content
-    from lithify.blobs.replication.states import BlobChanges, Token
+    from lithify.blobs.replication.tokens_and_pages import BlobChanges, Token
     from lithify.blobs.statistics.statistics import StoreStatistics
     from lithify.clock import Clock
     from lithify.compaction.limits.one_run_per_disk import DiskGate

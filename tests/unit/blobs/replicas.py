@@ -18,7 +18,8 @@ from lithify.blobs.errors import BlobError, BlobStoreFull, ReplicaUnreachable
 from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.blobs.replication.replicator import Replicator
-from lithify.blobs.replication.states import BlobChange, BlobChanges, Token, rank_of
+from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges, Token
+from lithify.blobs.replication.which_state_wins import rank_of, rank_of_change
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
@@ -459,7 +460,7 @@ class World:
 
     def check_same(self) -> None:
         for blob_id, content in self.contents.items():
-            greatest = max(self.states[blob_id], key=lambda state: state.rank)
+            greatest = max(self.states[blob_id], key=rank_of_change)
             if abs(greatest.expiry_ms - self.clock.now_ms()) <= 1000:
                 continue  # By some of the clocks it is expired, by others not.
             answers = {replica.name: replica.content(blob_id) for replica in self.replicas}
@@ -475,7 +476,7 @@ class World:
             elif greatest.expiry_ms > self.clock.now_ms() + 1000:
                 assert answer is not None, f"{blob_id} is lost"
                 ranks = {replica.rank(blob_id) for replica in self.replicas}
-                assert ranks == {greatest.rank}, blob_id
+                assert ranks == {rank_of_change(greatest)}, blob_id
 
     def settle(self) -> None:
         """Time passes, and everything that can be dropped is."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaNotCurrent
-from lithify.blobs.purged_tombstones import NOTHING
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.replication.blob_stream import read_records
+from lithify.blobs.replication.purge_bounds import NOTHING
 from lithify.blobs.replication.replicator import Replicator
-from lithify.blobs.replication.states import BlobChange, BlobChanges, Token
+from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges, Token
 from lithify.compaction.reports.report import Cause
 from lithify.errors import InvalidInput, PlanStale
 from tests.unit.blobs.life import Meddling
