@@ -1,10 +1,10 @@
 """Periodic maintenance of a topic: policies, retention, rates, and deletion of old files.
 
-1. Once per second the policies are enforced: messages older than the time to live are acknowledged;
-   producers are refused while a subscription exceeds the backlog limit (`backlog_limit.py`); and
-   the first position that the log must keep is computed (`retention.py`). This works in memory,
-   except for the search by time and the snapshot of the producers, which are disk steps
-   (`disk_steps.py`).
+1. Once per second the policies are enforced: messages older than the time to live are acknowledged
+   (`message_ttl.py`); producers are refused while a subscription exceeds the backlog limit
+   (`backlog_limit.py`); and the first position that the log must keep is computed
+   (`retention.py`). This works in memory, except for the search by time and the snapshot of the
+   producers, which are disk steps (`disk_steps.py`).
 2. The next round does the disk work: maintain the log and the cursors, roll the active segment if
    all of it is past retention, drop the head of the log, and delete retired files.
 
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from lithify.errors import WriteFailed
 from lithify.positions import NO_POSITION
 from lithify.topics.backlog_limit import checking_backlogs
+from lithify.topics.message_ttl import expiring
 from lithify.topics.retention import LogHold, acknowledged_through, active_may_go, first_to_keep
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ class Maintenance:
         self._enforced_s = self._clock.monotonic_s()
         topic = self._topic
         now_ms = self._clock.now_ms()
-        if policies.message_ttl_ms:
-            yield from topic.expiring(now_ms - policies.message_ttl_ms)
+        yield from expiring(
+            topic.reader.times, topic.acknowledging_below, policies.message_ttl_ms, now_ms
+        )
         yield from checking_backlogs(topic, self._gaps, policies.backlog_bytes_max)
         acknowledged = acknowledged_through(log_holds(topic)).position
         keep_from = first_to_keep(

@@ -551,17 +551,13 @@ class Topic:
         """
         return self._throughput.rates()
 
-    def expiring(self, before_ms: int) -> Steps[None]:
-        """Acknowledge, for every subscription, the messages published before a time."""
-        position = yield from self.reader.times.finding(before_ms)
-        yield from self._skipping_below(position)
-
     def skipping_below(self, position: int) -> Steps[None]:
         """Acknowledge everything below a position for every subscription: it can be trimmed."""
-        yield from self._skipping_below(min(position, self.last_position + 1))
+        yield from self.acknowledging_below(min(position, self.last_position + 1))
         yield from self.writer.saving_producers(self.compaction.reserve.if_full)
 
-    def _skipping_below(self, position: int) -> Steps[None]:
+    def acknowledging_below(self, position: int) -> Steps[None]:
+        """Acknowledge everything below a position for every subscription; retention trims it."""
         for each in list(self.subscriptions.values()):
             if each.acked.mark_delete < position - 1 and each.name in self.subscriptions:
                 yield from self.acknowledging(each, AckedUpTo(position - 1))
