@@ -33,9 +33,9 @@ from lithify.positions import unpack
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import encode_entry
 from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     import socket

@@ -27,8 +27,8 @@ from lithify.topics.compaction.live_messages import LAST_MESSAGE, VIEW_MESSAGES
 from lithify.topics.compaction.topic_compaction import TopicCompaction
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.messages import message_pb2 as pb
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import FLAG_SHRUNK, decode_entry
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 from tests.oracle import Oracle, Rules, Sent, messages_of
 from tests.unit.topics.segments import batch, compress, message, single
 

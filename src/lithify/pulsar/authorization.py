@@ -44,7 +44,7 @@ from lithify.topics.token_authentication import NotAuthenticated
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.disk_steps import Steps
     from lithify.topics.permissions import Permissions
     from lithify.topics.token_authentication import Principal
@@ -90,7 +90,7 @@ FREE = frozenset(
 class Gate:
     """The authentication and authorization state of one session."""
 
-    def __init__(self, session: Session, access: Permissions | None) -> None:
+    def __init__(self, session: CommandSession, access: Permissions | None) -> None:
         """`access` is None if authorization is disabled."""
         self._session = session
         self._access = access

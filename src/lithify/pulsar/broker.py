@@ -32,10 +32,12 @@ from lithify.topics.disk_steps import DiskCall
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.log.group_commit import Pending
-    from lithify.pulsar.authorization import Gate
-    from lithify.pulsar.consumer_commands import Consuming
     from lithify.pulsar.disk_threads import Ended
-    from lithify.pulsar.producer_commands import Producing
+    from lithify.pulsar.session_interfaces import (
+        SessionConsumers,
+        SessionPermissions,
+        SessionProducers,
+    )
     from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.disk_steps import Steps
     from lithify.topics.permissions import Permissions
@@ -88,8 +90,8 @@ class Broker:
         self.service_url_tls = ""
         self._name = name
         self._numbers = itertools.count(1)
-        self._producers: dict[Producer, tuple[Producing, int]] = {}
-        self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
+        self._producers: dict[Producer, tuple[SessionProducers, int]] = {}
+        self._consumers: dict[Consumer, tuple[SessionConsumers, int]] = {}
         self._answers: dict[Topic, deque[_Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._threads = WorkThreads()
@@ -99,8 +101,8 @@ class Broker:
         self._cost = 0
         """Cost of the deliveries in this turn, see `TURN_COST`."""
         self._alarms = Alarms(topics.clock)
-        self._gates: set[Gate] = set()
-        self._to_review: deque[Gate] = deque()
+        self._gates: set[SessionPermissions] = set()
+        self._to_review: deque[SessionPermissions] = deque()
         self._permissions = _permissions_of(topics)
         self._loop: asyncio.AbstractEventLoop | None = None
         topics.definitions.watchers.append(self._definitions_changed)
@@ -406,17 +408,17 @@ class Broker:
 
     # --- review of permissions --------------------------------------------------------------
 
-    def gate_opened(self, gate: Gate) -> None:
+    def gate_opened(self, gate: SessionPermissions) -> None:
         """The client is authenticated: review its session when permissions change."""
         self._gates.add(gate)
         self._loop = asyncio.get_running_loop()
 
-    def gate_closed(self, gate: Gate) -> None:
+    def gate_closed(self, gate: SessionPermissions) -> None:
         """The client is not authenticated or has disconnected."""
         self._gates.discard(gate)
         self._alarms.cancel(gate)
 
-    def at_time(self, gate: Gate, due_ms: int | None) -> None:
+    def at_time(self, gate: SessionPermissions, due_ms: int | None) -> None:
         """Let the gate check the wall clock at `due_ms`, and not before; None cancels."""
         if due_ms is None:
             self._alarms.cancel(gate)
@@ -461,7 +463,7 @@ class Broker:
 
     # --- sessions of producers and consumers ------------------------------------------------
 
-    def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
+    def producer_joined(self, producer: Producer, of: SessionProducers, producer_id: int) -> None:
         """Register a producer with its session."""
         self._producers[producer] = of, producer_id
 
@@ -480,7 +482,7 @@ class Broker:
         if found is not None:
             found[0].disconnect_client(found[1])
 
-    def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
+    def consumer_joined(self, consumer: Consumer, of: SessionConsumers, consumer_id: int) -> None:
         """Register a consumer with its session."""
         self._consumers[consumer] = of, consumer_id
 

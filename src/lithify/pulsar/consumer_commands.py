@@ -28,13 +28,13 @@ from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
 from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.admission import check_consumer, check_subscription
 from lithify.topics.definitions.topic_names import check_client_name
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX, message_count
 from lithify.topics.messages.message import MessageId
-from lithify.topics.producers.admission import check_consumer, check_subscription
 from lithify.topics.subscriptions.consumer import SubscriptionRemoved
-from lithify.topics.subscriptions.cursor import BATCH_MESSAGES_MAX, bits_from_words, words_from_bits
+from lithify.topics.subscriptions.cursor import bits_from_words, words_from_bits
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedBatch, AckedUpTo
-from lithify.topics.subscriptions.entry_flags import message_count
 from lithify.topics.subscriptions.subscription import (
     Consumer,
     Delivery,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lithify.checksum import Buffer
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.definitions.topic_names import Namespace
     from lithify.topics.disk_steps import Steps
     from lithify.topics.subscriptions.compacted_batch import WireBatch
@@ -107,7 +107,7 @@ class _Joined:
 class Consuming:
     """Handles the consumers of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
         self._to_disconnect: deque[_Joined] = deque()

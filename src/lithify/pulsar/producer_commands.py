@@ -25,10 +25,10 @@ from lithify.pulsar.schema_commands import producer_schema
 from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import error_code
+from lithify.topics.admission import check_producer
 from lithify.topics.definitions.topic_names import check_client_name
-from lithify.topics.producers.admission import check_producer
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX
 from lithify.topics.producers.producers import AccessMode, Producer
-from lithify.topics.subscriptions.cursor import BATCH_MESSAGES_MAX
 from lithify.topics.subscriptions.subscription import SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from lithify.log.group_commit import Pending
     from lithify.pulsar.fast_path.frames import Sends
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.definitions.topic_names import Namespace
     from lithify.topics.disk_steps import Steps
     from lithify.topics.producers.deduplication import Deduplication, ProducerProgress
@@ -87,7 +87,7 @@ class _Joined:
 class Producing:
     """Handles the producers of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         self._session = session
         self._joined: dict[int, _Joined] = {}
         self._disconnected: dict[int, None] = {}

@@ -27,7 +27,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -59,21 +59,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
-    from lithify.log.group_commit import Pending
-    from lithify.pulsar.connection_limits import ConnectionLimits
-    from lithify.pulsar.disk_threads import Ended
     from lithify.pulsar.fast_path.frames import Sends
+    from lithify.pulsar.session_interfaces import Handler, Host
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.permissions import Permissions
-    from lithify.topics.producers.producers import Producer
-    from lithify.topics.subscriptions.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
-    from lithify.topics.topics import Topics
 
-    Handler = Callable[[wire.BaseCommand], Steps[None] | None]
-    """Executes a command; returns its remaining steps, if any."""
-
-__all__ = ["PROTOCOL_VERSION", "Host", "Session"]
+__all__ = ["PROTOCOL_VERSION", "Session"]
 
 PROTOCOL_VERSION = 20
 _Type = wire.BaseCommand
@@ -103,102 +94,6 @@ _USES_TOPIC: dict[int, str] = {
     _Type.SUBSCRIBE: "subscribe",
     _Type.GET_OR_CREATE_SCHEMA: "getOrCreateSchema",
 }
-
-
-class Host(Protocol):
-    """The interface of the broker that a session uses."""
-
-    topics: Topics
-    access: Permissions | None
-    server_version: str
-    max_message_bytes: int
-    service_url: str
-    service_url_tls: str
-    limits: ConnectionLimits
-
-    def is_busy(self, on: object) -> bool:
-        """Does a thread run a call on this object?"""
-
-    def wait_for(
-        self,
-        steps: Steps[None],
-        yielded: DiskCall | None,
-        ended: Ended,
-        is_alive: Callable[[], bool],
-        soon: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """Continue an operation from its step `yielded`; see `disk_threads.py`."""
-
-    def when_durable(
-        self,
-        topic: Topic,
-        pending: Pending,
-        then: Callable[[LithifyError | None], Steps[None] | None],
-    ) -> None:
-        """Call `then` once an append is durable or has failed. Keeps the order of these calls.
-
-        The steps that `then` returns run to their end before the next callback of the topic.
-        """
-
-    def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
-        """Call `then` after all callbacks that were added to this topic before it."""
-
-    def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
-        """Open a topic if it is not open."""
-
-    def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
-        """Call `then` once a topic's directory accepts writes again."""
-
-    def soon(self, source: str, then: Callable[[], None]) -> None:
-        """Call `then` in the next turn of `source`, after the callbacks that are ready now."""
-
-    def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
-        """Schedule a delivery to one subscription, or to all subscriptions of a topic."""
-
-    def new_name(self) -> str:
-        """Return a unique name for a producer or consumer that has none."""
-
-    def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
-        """Register a producer with its session."""
-
-    def producer_left(self, producer: Producer) -> None:
-        """Unregister a producer."""
-
-    def producer_ready(self, producer: Producer) -> None:
-        """A waiting producer has become the exclusive producer of its topic."""
-
-    def disconnect_producer(self, producer: Producer) -> None:
-        """Disconnect a producer that another one has replaced."""
-
-    def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
-        """Register a consumer with its session."""
-
-    def consumer_left(self, consumer: Consumer) -> None:
-        """Unregister a consumer."""
-
-    def disconnect_consumer(self, consumer: Consumer) -> None:
-        """Disconnect a consumer whose subscription was moved or removed."""
-
-    def disconnecting(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
-        """Disconnect all consumers of a subscription except `but`."""
-
-    def forget_later(self, topic: Topic, subscription: Subscription) -> None:
-        """Delete a reader's subscription if it does not reconnect in `RETURN_SECONDS_MAX`."""
-
-    def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
-        """Notify the consumers of a failover subscription which of them is active."""
-
-    def gate_opened(self, gate: Gate) -> None:
-        """The client is authenticated: review its session when permissions change."""
-
-    def gate_closed(self, gate: Gate) -> None:
-        """The client is not authenticated or has disconnected."""
-
-    def at_time(self, gate: Gate, due_ms: int | None) -> None:
-        """Let the gate check the wall clock at `due_ms`, and not before; None cancels."""
-
-    def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Call `call` after a delay; the returned function cancels it."""
 
 
 def _end_of_turn() -> Steps[None]:

@@ -33,6 +33,7 @@ from lithify.topics.definitions.compaction_settings import TopicCompactionSettin
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.disk_steps import DiskCall, run_here
 from lithify.topics.maintenance import Maintenance, log_holds
+from lithify.topics.messages.entry_flags import FLAG_BATCH, FLAG_DELAYED, due_ms_of
 from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
 from lithify.topics.producers.producers import Producers
 from lithify.topics.producers.topic_writer import TopicTerminated, TopicWriter
@@ -52,7 +53,7 @@ from lithify.topics.subscriptions.cursor_changes import AckedUpTo, Reset
 from lithify.topics.subscriptions.cursor_gaps import CursorGaps
 from lithify.topics.subscriptions.cursor_store import CursorStore
 from lithify.topics.subscriptions.dispatch import Dispatcher
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH, FLAG_DELAYED, due_ms_of, slot_of
+from lithify.topics.subscriptions.key_shared_hash import slot_of
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Topic:
         self._gaps = CursorGaps(reading, cursors)
         self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
-        self._throughput = Throughput(self, clock)
+        self._throughput = Throughput(self.writer, self.producers, self.subscriptions, clock)
         self._maintenance = Maintenance(self, self._gaps, clock)
         for each in cursors.names():
             self._add_subscription(

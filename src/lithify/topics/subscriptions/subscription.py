@@ -41,8 +41,9 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.positions import POSITION_MAX
+from lithify.topics.messages.entry_flags import message_count
 from lithify.topics.messages.message import FLAG_SHRUNK
-from lithify.topics.subscriptions.compacted_batch import BatchForm, to_wire
+from lithify.topics.subscriptions.compacted_batch import BatchForm, is_spent, to_wire
 from lithify.topics.subscriptions.consumer import (
     UNACKED_MESSAGES_MAX,
     Consumer,
@@ -51,7 +52,6 @@ from lithify.topics.subscriptions.consumer import (
     UnacknowledgedEntry,
 )
 from lithify.topics.subscriptions.delayed_entries import DelayedEntries
-from lithify.topics.subscriptions.entry_flags import is_spent, message_count
 from lithify.topics.subscriptions.key_shared_slots import KeySharedSlots
 from lithify.topics.subscriptions.masked_batches import MaskedBatches
 from lithify.topics.subscriptions.redeliveries import Redeliveries
