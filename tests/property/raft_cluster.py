@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError, WriteFailed
 from lithify.fs import MemoryFileSystem
+from lithify.raft.commands import CommandResult, CommandResults, Result
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings, Dropped, MemberChange, Mode, Op
 from lithify.raft.core.errors import InvalidChange
-from lithify.raft.group.proposals_and_reads import CommandResult, CommandResults, Result
 from lithify.raft.group.removed_members import (
     NEVER_LEFT,
     MemberQuery,

@@ -146,7 +146,7 @@ class Operators(World):
 
 
 def propose(core: RaftCore, change: ConfChange) -> None:
-    """What a node does with a client's change (`raft/group/proposals_and_reads.py`)."""
+    """What a node does with a client's change (`raft/group/proposals.py`)."""
     core.propose_change(core.prepared(change))
 
 

@@ -24,15 +24,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lithify.errors import LithifyError
+from lithify.raft.commands import CommandResult, unwrap_many
 from lithify.raft.errors import EntryDeleted
-from lithify.raft.group.proposals_and_reads import CommandResult, unwrap_many
 from lithify.raft.machine import QueryRead
 from lithify.raft.pending_work import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lithify.raft.group.proposals_and_reads import Done, Request
+    from lithify.raft.commands import Done
+    from lithify.raft.group.reads import Request
     from lithify.raft.machine import Machine
     from lithify.raft.storage.group_log import GroupLog, ReadPlan
 

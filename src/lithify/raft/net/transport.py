@@ -32,7 +32,7 @@ import json
 import ssl
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
@@ -58,13 +58,12 @@ from lithify.raft.net.handshake import (
 )
 from lithify.raft.net.peer_link import GOODBYE_S, HELLO_S, PeerLink
 from lithify.raft.net.peer_recognition import IdentityRefused, KnownStart, OwnStart
-from lithify.raft.node.identity_saving import IdentitySaving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.raft.core.configuration import Config
-    from lithify.raft.node.identity import NodeIdentity
+    from lithify.raft.net.peer_recognition import PeerRecognition
 
 __all__ = ["Handlers", "Tls", "Transport"]
 
@@ -137,12 +136,43 @@ class RaftCannotListen(LithifyError):
         super().__init__(f"cannot listen at {address}: {why}")
 
 
+class ShownIdentity(Protocol):
+    """What the transport uses of the node's identity."""
+
+    node: str
+    cluster: str
+    book: dict[str, str]
+    recognition: PeerRecognition
+
+    def learn(self, book: dict[str, str]) -> bool:
+        """As `merge_addresses`, and durable."""
+
+    def merge_addresses(self, book: dict[str, str]) -> bool:
+        """Take in addresses of nodes; returns whether some are new."""
+
+
+class Saving(Protocol):
+    """Makes changes of the identity durable."""
+
+    def changed(self) -> int:
+        """Make a change durable soon; returns its number."""
+
+    def after(self, number: int, then: Callable[[BaseException | None], None]) -> None:
+        """Call when all changes up to this one are durable."""
+
+    async def close(self) -> None:
+        """Write what is not durable yet."""
+
+
 class Transport:
     """See the module."""
 
-    def __init__(self, identity: NodeIdentity, handlers: Handlers, tls: Tls | None) -> None:
+    def __init__(
+        self, identity: ShownIdentity, saving: Saving, handlers: Handlers, tls: Tls | None
+    ) -> None:
+        """`saving` makes changes of the identity durable; `close` closes it."""
         self._identity = identity
-        self._saving = IdentitySaving(identity)
+        self._saving = saving
         self._recorded_by: dict[str, int] = {}
         """By node: the last change of the identity that is about it."""
         self._handlers = handlers

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.fs import MemoryFileSystem
 from lithify.live_set import LiveSet
+from lithify.raft.commands import CommandResult
 from lithify.raft.core import (
     ConfChange,
     Config,
@@ -20,7 +21,7 @@ from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.group.machine_queries import QUERY_COST, ROUND_COST
-from lithify.raft.group.proposals_and_reads import CommandResult, Reads
+from lithify.raft.group.reads import Reads
 from lithify.raft.group.removed_members import NEVER_LEFT, MemberRemoved, RemovedMembership
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome, WatchEvent
@@ -32,8 +33,8 @@ from tests.raft_members import Member, Members
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lithify.raft.commands import Result
     from lithify.raft.core import RaftMessage
-    from lithify.raft.group.proposals_and_reads import Result
     from lithify.raft.machine import Effect, Meta
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import ProtocolError
+from lithify.raft.commands import CommandResult
 from lithify.raft.errors import EntryDeleted, GroupAbsent
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.machine import KvMachine
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lithify.raft.group.proposals_and_reads import Result
+    from lithify.raft.commands import Result
     from lithify.raft.kv.state import KvState
     from lithify.raft.pending_work import Job
 

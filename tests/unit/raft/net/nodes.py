@@ -19,6 +19,7 @@ from lithify.raft.net.control_frames import (
 from lithify.raft.net.transport import Handlers, Tls, Transport
 from lithify.raft.net.wire_format import decode_frame, encode_frame, frame_bytes
 from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.node.identity_saving import IdentitySaving
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Node:
             lambda channel: None,
             outdated=self.count_outdated,
         )
-        self.transport = Transport(self.identity, handlers, tls)
+        self.saving = IdentitySaving(self.identity)
+        self.transport = Transport(self.identity, self.saving, handlers, tls)
 
     def count_outdated(self) -> None:
         self.outdated += 1

@@ -310,7 +310,7 @@ def test_a_start_of_a_peer_is_recorded_outside_the_loop_before_it_is_accepted() 
             assert await meet(b, a)
         b = started(b)
         async with running(a_again := started(a), b):
-            await until(lambda: a_again.transport._saving._writing is None)
+            await until(lambda: not a_again.saving.is_writing)
             fs.threads.clear()
             fs.may_write.clear()
             b.transport.learn({"a": a_again.at})
