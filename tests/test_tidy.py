@@ -27,6 +27,12 @@ FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 MODULES_MAX = 25
 
+PRIVATE_USES_MAX = 95
+"""Places where a test uses private state of an object that it does not define. May only fall."""
+
+PRIVATE_OF_OTHERS = frozenset(("_current_frames", "_exit", "_jvm", "_run_once"))
+"""Attributes of Python and of Spark that have no public name."""
+
 # Public classes that may share a name, with the reason.
 SAME_NAME: dict[str, str] = {}
 
@@ -263,6 +269,38 @@ def imports(name: str) -> Iterator[tuple[str, str | None]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno}: imports are absolute"
             yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def defined_in(name: str) -> set[str]:
+    """The names of functions, fields and own attributes that a module defines."""
+    found = set()
+    for node in nodes(name):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    found |= {
+        node.attr
+        for node in nodes(name)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+    return found
+
+
+def test_tests_use_little_private_state_of_others() -> None:
+    """A test that does is coupled to how a thing works, not to what it does."""
+    used = [
+        f"{name}:{node.lineno} {ast.unparse(node)}"
+        for name in python_files("tests")
+        for node in nodes(name)
+        if isinstance(node, ast.Attribute)
+        and re.match("_[a-z]", node.attr)
+        and ast.unparse(node.value) not in ("self", "cls", "super()")
+        and node.attr not in PRIVATE_OF_OTHERS | defined_in(name)
+    ]
+    assert len(used) <= PRIVATE_USES_MAX, used
 
 
 def test_a_pure_module_imports_nothing_that_acts() -> None:

@@ -415,7 +415,7 @@ class World:
             if all(name in final and self.all_the_same(name, final[name]) for name in self.groups):
                 return
         everyone = self.members.values()
-        lines = [str(group._core.status()) for each in everyone for group in each.groups.values()]
+        lines = [str(group.status()) for each in everyone for group in each.groups.values()]
         raise AssertionError("no progress\n" + "\n".join(lines))
 
     def ended(self, final: dict[str, int], name: str, result: Result) -> None:
@@ -442,8 +442,8 @@ class World:
         leaders = [member.groups[name] for member in self.members.values() if member.leads(name)]
         if not leaders:
             return False
-        leader = max(leaders, key=lambda group: group._core.term)
-        members = leader._core.config.members | {leader.node}
+        leader = max(leaders, key=lambda group: group.term)
+        members = leader.config.members | {leader.node}
         groups = [self.members[member].groups[name] for member in members]
         if any(group.applied_index < index for group in groups):
             return False

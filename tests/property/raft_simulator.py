@@ -190,7 +190,7 @@ class World:
             act()
 
     def a_leader(self) -> str | None:
-        leaders = [n for n, a in self.stage.actors.items() if a.core._engine.role.kind == "leader"]
+        leaders = [n for n, a in self.stage.actors.items() if a.core.status().role is Role.LEADER]
         return self.random.choice(leaders) if leaders else None
 
     def crash(self) -> None:
@@ -252,7 +252,7 @@ class World:
 
     def check_ready(self, name: str, ready: Ready) -> None:
         actor = self.stage.actors[name]
-        log = actor.core._engine.log
+        log = actor.core.log
         if ready.append is not None and ready.append.entries:
             before = log.term(ready.append.entries[0].index - 1)
             for entry in ready.append.entries:
@@ -273,7 +273,7 @@ class World:
             self.reads_answered += 1
 
     def check_commit(self, actor: Actor) -> None:
-        log = actor.core._engine.log
+        log = actor.core.log
         for index in range(max(log.committed, log.first_index), log.first_index - 1, -1):
             if index > log.committed or index in self.committed:
                 break

@@ -133,19 +133,19 @@ class Session:
         """The address of the client; empty if unknown."""
         self._client_version = ""
         self._limit = host.max_message_bytes + FRAME_MARGIN_BYTES
-        self._gate = Gate(self, host.access)
-        self._producing = Producing(self)
-        self._consuming = Consuming(self)
-        self._handlers: dict[int, Handler] = {
+        self.gate = Gate(self, host.access)
+        self.producing = Producing(self)
+        self.consuming = Consuming(self)
+        self.handlers: dict[int, Handler] = {
             _Type.PING: lambda _: self.send(replies.pong()),
             _Type.PONG: lambda _: None,
             _Type.PARTITIONED_METADATA: self._partitioned_metadata,
             _Type.LOOKUP: self._lookup,
             _Type.GET_TOPICS_OF_NAMESPACE: self._topics_of_namespace,
-            **self._gate.handlers(),
+            **self.gate.handlers(),
             **SchemaRequests(self).handlers(),
-            **self._producing.handlers(),
-            **self._consuming.handlers(),
+            **self.producing.handlers(),
+            **self.consuming.handlers(),
         }
 
     # --- bytes ------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Session:
         waits for an operation. The caller calls again after `resume` or `wake`. Raises
         `ProtocolError` if the connection must be closed.
         """
-        self._gate.check_clock()
+        self.gate.check_clock()
         self._raise_problem()
         cost = 0
         limit = self.frame_bytes_max
@@ -170,7 +170,7 @@ class Session:
                 if sends is None:
                     break
                 if len(sends):
-                    taken = self._producing.take(data, sends)
+                    taken = self.producing.take(data, sends)
                     if taken < len(sends):
                         start = int(sends.frame_starts[taken])
                         cost = TURN_COST
@@ -256,13 +256,13 @@ class Session:
     @property
     def frame_bytes_max(self) -> int:
         """The frame size limit; small until the client is authenticated."""
-        authenticated = self._connected and self._gate.knows_client
+        authenticated = self._connected and self.gate.knows_client
         return self._limit if authenticated else CONNECT_BYTES_MAX
 
     @property
     def source(self) -> str:
         """The source that shares turns: the name in the client's token, otherwise its address."""
-        name = self._gate.client_name
+        name = self.gate.client_name
         return f"name {name}" if name else f"address {self.peer.rpartition(':')[0]}"
 
     @property
@@ -279,12 +279,12 @@ class Session:
     def pause(self) -> None:
         """The client does not read its socket: stop delivery."""
         self.paused = True
-        self._consuming.pause()
+        self.consuming.pause()
 
     def resume(self) -> None:
         """The client reads its socket again: resume delivery."""
         self.paused = False
-        self._consuming.resume()
+        self.consuming.resume()
 
     def _command(self, data: memoryview) -> int:
         """Parse and execute a command, or start it; returns its type."""
@@ -310,10 +310,10 @@ class Session:
 
     def handle(self, command: wire.BaseCommand) -> Steps[None] | None:
         """Execute or refuse a command; returns its remaining steps, if any."""
-        handler = self._handlers.get(command.type)
+        handler = self.handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"command {command.type} is not supported by a broker")
-        return handler(command) if self._gate.admits(command) else None
+        return handler(command) if self.gate.admits(command) else None
 
     def repeating(self, handler: Handler, command: wire.BaseCommand) -> Steps[None]:
         """Execute a command, and restart it on each `CommandRestarted`."""
@@ -323,13 +323,13 @@ class Session:
                 if steps is not None:
                     yield from steps
             except CommandRestarted:
-                if self._gate.admits(command):
+                if self.gate.admits(command):
                     continue
             return
 
     def check_unchanged(self, topic: Topic, command: wire.BaseCommand) -> None:
         """Raise `CommandRestarted` if the command lost its topic or permission while it waited."""
-        if not (self._is_served(topic) and self._gate.still_admits(command)):
+        if not (self._is_served(topic) and self.gate.still_admits(command)):
             raise CommandRestarted
         topic.writer.check_open()
 
@@ -350,15 +350,15 @@ class Session:
         """The connection is closed: close its producers and consumers."""
         if not self.closed:
             self.closed = True
-            self._gate.close()
-            self._producing.close()
-            self._consuming.close()
+            self.gate.close()
+            self.producing.close()
+            self.consuming.close()
 
     def close_unauthorized(self, may: Callable[[Namespace, Action], bool]) -> None:
         """Close the producers and consumers without permission, and notify the client."""
         may = cache(may)
-        self._producing.close_unauthorized(lambda namespace: may(namespace, Action.PRODUCE))
-        self._consuming.close_unauthorized(lambda namespace: may(namespace, Action.CONSUME))
+        self.producing.close_unauthorized(lambda namespace: may(namespace, Action.PRODUCE))
+        self.consuming.close_unauthorized(lambda namespace: may(namespace, Action.CONSUME))
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Session:
     def _connect(self, connect: wire.CommandConnect) -> None:
         self._connected = True
         self._client_version = connect.client_version
-        self._gate.connect(connect)
+        self.gate.connect(connect)
         host = self.host
         version = min(PROTOCOL_VERSION, max(connect.protocol_version, 0)) or PROTOCOL_VERSION
         self.send(replies.connected(host.server_version, host.max_message_bytes, version))

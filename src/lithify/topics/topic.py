@@ -127,7 +127,7 @@ class Topic:
         self.maintenance_failure = ""
         """Why the last maintenance round failed; empty if it succeeded."""
         self._clock = clock
-        self._reading = reading
+        self.reads = reading
         self._gaps = CursorGaps(reading, cursors)
         self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
@@ -523,8 +523,8 @@ class Topic:
         """Do the periodic work of the topic's thread."""
         if self.in_use:
             self.used_s = self._clock.monotonic_s()
-        self._reading.forget_unused()
-        self._reading.forget_below(self.log.manifest.segments[0].first_position)
+        self.reads.forget_unused()
+        self.reads.forget_below(self.log.manifest.segments[0].first_position)
         if self._maintenance.is_due():
             yield from self.enforcing()
 

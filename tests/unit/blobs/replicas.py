@@ -146,7 +146,7 @@ class Replica:
 
     def found(self, blob_id: str) -> FoundRecords | None:
         """What is durable of it."""
-        index, log = self.store._index, self.store.log
+        index, log = self.store.index, self.store.log
         id_hash = hash_id(blob_id, log.manifest.log_id)
         return index.find(index.opened(log), id_hash, log.last_position + 1)
 
@@ -278,14 +278,14 @@ class World:
         self.by_url: dict[str, Replica] = {}
         for name in NAMES[:4] if lists_change else NAMES[:3]:
             self._add(name)
-        self._list_all()
+        self.list_all()
 
     def _add(self, name: str) -> None:
         replica = Replica(self, name, self.rng.choice([-150, 0, 90]))
         self.replicas.append(replica)
         self.by_url[replica.url] = replica
 
-    def _list_all(self) -> None:
+    def list_all(self) -> None:
         for replica in self.replicas:
             others = [each.url for each in self.replicas if each is not replica]
             replica.store.replication.set_peers(others)
@@ -330,7 +330,7 @@ class World:
             self.seen["full"] += 1
             return
         self.contents[info.blob_id] = content
-        self._note(replica, info.blob_id)
+        self.note(replica, info.blob_id)
 
     def _change(self, replica: Replica, name: str, *more: int | None) -> None:
         if not self.contents:
@@ -341,9 +341,9 @@ class World:
         except BlobError:
             self.seen["refused"] += 1
             return
-        self._note(replica, blob_id)
+        self.note(replica, blob_id)
 
-    def _note(self, replica: Replica, blob_id: str) -> None:
+    def note(self, replica: Replica, blob_id: str) -> None:
         rank = replica.rank(blob_id)
         assert rank is not None
         life_version, deleted, time_ms, expiry_ms, created_ms, crc, size = rank
@@ -427,13 +427,13 @@ class World:
                 self.step("compact", each)
 
     def _list_again(self, replica: Replica) -> None:
-        self._list_all()
+        self.list_all()
 
     def _join(self, replica: Replica) -> None:
         """A brand new one, once."""
         if len(self.replicas) < len(NAMES):
             self._add(NAMES[-1])
-            self._list_all()
+            self.list_all()
 
     def _forget_tokens(self, replica: Replica) -> None:
         """The file with the tokens is lost."""
@@ -452,7 +452,7 @@ class World:
         for replica in self.replicas:
             replica.away = False
         if self.lists_change:
-            self._list_all()
+            self.list_all()
         for _ in range(2 * len(self.replicas)):
             for replica in self.replicas:
                 self.step("pull", replica)

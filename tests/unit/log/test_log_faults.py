@@ -133,7 +133,7 @@ def test_a_roll_that_fails_anywhere_is_repeated(rule: str, settings: LogSettings
     assert acknowledged == {p: b for p, b in contents(log).items() if p in acknowledged}
     check_after_crashes(disk, acknowledged)
     log.close()
-    opens = [disk._file(f"{DIRECTORY}/{s.name}").opens for s in log.manifest.segments]
+    opens = [disk.file(f"{DIRECTORY}/{s.name}").opens for s in log.manifest.segments]
     assert sum(opens) == 0, "no file is left open by the failure"
     check_after_crashes(disk, acknowledged)
 
@@ -145,7 +145,7 @@ def test_a_roll_whose_file_cannot_be_made_durable_leaves_no_file_open() -> None:
     for _ in range(5):
         with pytest.raises(WriteFailed):
             log.roll()
-    assert disk._file(f"{DIRECTORY}/000000000002.seg").opens == 0
+    assert disk.file(f"{DIRECTORY}/000000000002.seg").opens == 0
 
 
 def test_a_generation_that_is_not_durable_yet_takes_no_entries() -> None:

@@ -181,7 +181,7 @@ def test_bytes_of_a_killed_process_in_the_cache_are_made_durable() -> None:
     log.append(b"not synced").result()
     fs = fs.kill_clone()
     open_log(fs)
-    assert fs._file(ACTIVE).durable == fs._file(ACTIVE).content
+    assert fs.file(ACTIVE).durable == fs.file(ACTIVE).content
 
 
 # Files that are missing, foreign or left over

@@ -163,7 +163,7 @@ ANSWERS = {
 
 
 def test_every_command_of_a_session_is_free_or_needs_something() -> None:
-    handled = set(Visit().session._handlers)
+    handled = set(Visit().session.handlers)
     assert handled <= FREE | set(NEEDS)
     assert not FREE & set(NEEDS)
     assert set(ANSWERS) <= handled
@@ -389,8 +389,8 @@ def test_granting_to_others_disconnects_no_client() -> None:
     assert visit.answers() == []
     visit.loop.call_soon(visit.session.close)
     visit.loop.run_until_complete(asyncio.sleep(0))
-    assert visit.broker._gates == set()
-    assert len(visit.broker._alarms) == 0
+    assert visit.broker.gates == set()
+    assert len(visit.broker.alarms) == 0
 
 
 def test_the_number_of_waiting_requests_is_bounded() -> None:
@@ -414,7 +414,7 @@ def test_an_unsolicited_auth_response_closes_the_connection() -> None:
 def test_a_command_without_a_rule_is_refused() -> None:
     visit = Visit()
     visit.connects(visit.token())
-    visit.session._handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
+    visit.session.handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
     with pytest.raises(ProtocolError, match="has no permission rule"):
         visit.session.handle(Command(type=Command.REACHED_END_OF_TOPIC))
 

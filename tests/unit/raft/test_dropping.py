@@ -139,7 +139,7 @@ def test_a_member_that_could_not_record_the_drop_does_not_confirm_it(
             await until(lambda: "orders" in second.groups)
             fs.refuses = True
             await client.ask_json("orders", ClientOperation.DROP)
-            await until(second._failed.done)
+            await until(lambda: second.has_failed)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:

@@ -503,6 +503,16 @@ class RaftNode:
             self.identity.renounce()
             self.transport.disconnect("the data directory is an older copy")
 
+    @property
+    def storage(self) -> RaftStorage:
+        """The files of all groups."""
+        return self._storage
+
+    @property
+    def has_failed(self) -> bool:
+        """Has an error ended the node?"""
+        return self._failed.done()
+
     def configs(self) -> list[Config]:
         """The configurations of all groups, including uncommitted ones."""
         return [config for group in self.groups.values() for config in group.open_configs]

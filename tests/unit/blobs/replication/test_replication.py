@@ -41,7 +41,7 @@ def world() -> World:
 def put(world: World, replica: Replica, content: bytes = b"content") -> str:
     info = replica.store.put(content, service="tests")
     world.contents[info.blob_id] = content
-    world._note(replica, info.blob_id)
+    world.note(replica, info.blob_id)
     return info.blob_id
 
 
@@ -141,7 +141,7 @@ def test_a_replica_that_was_no_peer_for_long_revives_nothing(world: World) -> No
 
 def let_expire(world: World, replica: Replica, blob_id: str) -> None:
     replica.store.ttl(blob_id, replica.clock.now_ms() + 100)
-    world._note(replica, blob_id)
+    world.note(replica, blob_id)
 
 
 def test_a_replica_that_was_no_peer_does_not_revive_expired_blobs(world: World) -> None:
@@ -210,7 +210,7 @@ def test_a_replica_that_was_read_but_has_not_requested_is_not_new(world: World) 
     a.store.replication.set_peers([b.url])
     b.store.replication.set_peers([a.url])
     a.store.delete(blob_id)
-    world._note(a, blob_id)
+    world.note(a, blob_id)
     for _ in range(2):
         world.step("pull", b)
         world.step("pull", a)
@@ -239,7 +239,7 @@ def forgotten_by_two(world: World) -> str:
         compact_all(world, a, b)
     assert a.rank(blob_id) is b.rank(blob_id) is None, "it is forgotten"
     assert c.content(blob_id) is not None
-    world._list_all()
+    world.list_all()
     d.away = False
     return blob_id
 
@@ -401,7 +401,7 @@ def test_a_lost_file_of_tokens_costs_a_comparison_and_nothing_else(world: World)
     a, b, c = world.replicas
     blobs = [put(world, a, b"%d" % number) for number in range(20)]
     a.store.delete(blobs[0])
-    world._note(a, blobs[0])
+    world.note(a, blobs[0])
     world.heal()
     compact_all(world, a, b, c)
     fetched = world.seen["contents"]

@@ -44,7 +44,7 @@ class Node:
         self.heard: list[tuple[str, RaftMessage]] = []
         self.unreachable: list[tuple[str, str]] = []
         self.outdated = 0
-        fs = fs or MemoryFileSystem()
+        fs = self.fs = fs or MemoryFileSystem()
         fs.mkdir("d")
         self.identity = NodeIdentity(fs, "d", name, cluster)
         handlers = Handlers(
@@ -90,7 +90,7 @@ def is_connected(node: Node, others: list[str]) -> bool:
 
 
 def has_failed(node: Node, other: str) -> str:
-    return node.transport._links[other]._reason
+    return node.transport.links[other].reason
 
 
 def beat(sender: str, to: str, term: int = 1) -> Heartbeat:

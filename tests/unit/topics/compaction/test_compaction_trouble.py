@@ -268,7 +268,7 @@ def test_a_view_that_is_deleted_while_it_is_read_leaves_the_log_to_be_read(
         return read(*given)
 
     monkeypatch.setattr(service, "read_compacted_entries", deleted_first)
-    entries, through = bench.topic._reading.load(0, pack(1, 2)).take(0, 10)
+    entries, through = bench.topic.reads.load(0, pack(1, 2)).take(0, 10)
     assert [entry.position for entry in entries] == [pack(1, 0), pack(1, 1), pack(1, 2)]
     assert through == pack(1, 2)
 
@@ -296,7 +296,7 @@ def test_a_view_that_is_deleted_while_a_cursor_moves_and_nothing_is_left_of_the_
     bench.topic.log.drop_head(pack(2, 0))
     subscription, _ = bench.read()
     assert bench.received(subscription) == [1, 2]
-    reading = bench.topic._reading
+    reading = bench.topic.reads
     border = reading.compacted_end
 
     def deleted_afterwards(joined: int) -> int:
