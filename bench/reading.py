@@ -138,7 +138,7 @@ def _ask_last(connection: socket.socket, consumer_id: int) -> float:
 
 
 def first_message(directory: str, sizes: Sizes) -> Iterator[Case]:
-    """What somebody waits for who begins to read."""
+    """What a client waits for that begins to read."""
     data, topic = f"{directory}/data", "view"
     _private_runs(directory)
     places = _make_view(data, topic, sizes)
@@ -235,7 +235,7 @@ def _median_s(times: int, once: Callable[..., float], *args: object, **how: obje
 
 
 def _private_runs(directory: str) -> None:
-    # Runs of other programs on the machine are to refuse nobody here.
+    # Runs of other programs on the machine must not refuse a run here.
     tempfile.tempdir = directory
 
 

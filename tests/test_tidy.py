@@ -1,6 +1,6 @@
 """The repository keeps its own rules. What is allowed is data, here at the top, with reasons.
 
-Looked at is every file that git tracks or would track: what a build or an editor leaves is not.
+Checked is every file that git tracks or would track: what a build or an editor leaves is not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRIVATE_OF_OTHERS = frozenset(("_current_frames", "_exit", "_jvm", "_run_once"))
 # Public classes that may share a name, with the reason.
 SAME_NAME: dict[str, str] = {}
 
-# What `make proto` writes is data: nobody edits it, and a test compares it with its source.
+# What `make proto` writes is data: it is not edited, and a test compares it with its source.
 GENERATED = {
     "src/lithify/pulsar/wire/wire_pb2.py": "lithify/pulsar/wire/wire.proto",
     "src/lithify/topics/messages/message_pb2.py": "lithify/topics/messages/message.proto",
@@ -117,12 +117,12 @@ IMPURE_BUT = {
     (
         "src/lithify/compaction/planning/horizon.py",
         "threading",
-    ): "holds come and go on several threads",
+    ): "several threads add and remove holds",
 }
 
 TOUCHES_FILES = {
     "src/lithify/cache_directories.py": "it is for programs that this user runs, not data of a log",
-    "src/lithify/compiled.py": "it looks whether compiled code can be kept beside its source",
+    "src/lithify/compiled.py": "it checks whether compiled code can be kept beside its source",
     "src/lithify/fs/local.py": "it is the local file system",
     "src/lithify/pipeline/java.py": "it makes a program for Spark to start, not data of a log",
 }

@@ -172,7 +172,7 @@ class Entries:
 
 
 def strays(fs: FileSystem, directory: str, manifest: Manifest) -> list[str]:
-    """Files in the directory of a log that nobody knows."""
+    """Files in the directory of a log that are unknown."""
     known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
     files = [parse_name(name) for name in fs.list(directory)]
     return [
@@ -299,7 +299,7 @@ class Life:
         self.log.reclaim()
 
     def strays(self) -> list[str]:
-        """Files that nobody knows."""
+        """Unknown files."""
         return strays(self.fs, self.directory, self.log.manifest)
 
     # --- holding it against the oracle ------------------------------------------------------

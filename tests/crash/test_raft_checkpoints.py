@@ -92,7 +92,7 @@ class Keeper:
         return ()
 
     def farewell(self, name: bytes) -> bytes:
-        raise AssertionError("nobody is sent anything")
+        raise AssertionError("no member is sent anything")
 
     def save(self, state: State) -> Iterable[bytes]:
         return [json.dumps(state).encode()]

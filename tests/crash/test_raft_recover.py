@@ -42,7 +42,7 @@ def survivor() -> MemoryFileSystem:
     members.snapshot("n1")
     for number in range(0, KEYS, 2):
         members.put("n1", b"k%d" % number, b"value %d" % number + b"." * 200)
-    # Not acknowledged by anybody else.
+    # Not acknowledged by another member.
     members.lose = lambda _: True
     members["n1"].group.propose(kv.put(b"tail", b"uncommitted"), lambda _: None)
     members.settle()

@@ -180,7 +180,7 @@ def test_a_damaged_block_is_answered_by_others_and_repaired(
             command = ["raft", "overview", "--nodes", at]
             shown = await asyncio.to_thread(CliRunner().invoke, app, command)
             assert "default: damage found 1 times, repaired 1" in shown.stdout
-            # Nobody else is needed to read it.
+            # No other member is needed to read it.
             log = nodes.log("n2")
             applied = nodes.nodes["n2"].groups["default"].applied_index
             log.read(list(log.state.needed(1, applied)))
@@ -326,7 +326,7 @@ def test_a_log_that_cannot_be_read_at_the_start_is_repaired_first(
                 flip(path, SEGMENT_HEADER_BYTES + 700)
             await nodes.start("n2")
             assert list(nodes.nodes["n2"].ailing) == ["default"]
-            assert "default" not in nodes.nodes["n2"].groups, "it votes for nobody"
+            assert "default" not in nodes.nodes["n2"].groups, "it does not vote"
             async with nodes.client("n2", "n1") as kv:
                 await check_all(kv)
             await until(lambda: "default" in nodes.nodes["n2"].groups)
@@ -362,6 +362,6 @@ def test_damage_that_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, ki
             assert path.name in str(raised.value)
             async with nodes.client("n1", "n3") as kv:
                 await check_all(kv)
-                await kv.put(b"others", b"go on")
+                await kv.put(b"others", b"continue")
 
     asyncio.run(story())

@@ -8,13 +8,14 @@
 3. After each piece broker, topics and sessions must agree on who is there and who holds what, and
    nothing may have been logged as a failure. What was sent must be frames.
 4. In the end all connections close. Nothing may be left of them, the bystander gets its messages,
-   every topic can be read by everybody, and the next process finds on disk what this one had.
+   every topic can be read by subscriptions of all types, and the next process finds on disk what
+   this one had.
 
 Any other exception is a finding.
 
-A *secured* broker asks for tokens: of somebody who may do everything, who may read, who may write,
-or who may do nothing (`GRANTS`). A second passes before each piece, so that tokens expire. Nobody
-may ever have a producer or a consumer who is not allowed to.
+A *secured* broker asks for tokens: of clients that may do everything, read, write, or
+nothing (`GRANTS`). A second passes before each piece, so that tokens expire. No client may ever
+have a producer or a consumer without the permission.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def _agree(broker: Broker, peers: Sequence[Peer]) -> None:
 
 
 def _are_allowed(peers: Sequence[Peer]) -> None:
-    """Nobody has a producer or a consumer without the right to have it."""
+    """No client has a producer or a consumer without the permission."""
     for peer in peers:
         gate = peer.session.gate
         if gate.access is None:

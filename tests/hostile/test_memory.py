@@ -68,7 +68,7 @@ def hung_up(each: socket.socket) -> bool:
 
 
 def idle(node: WatchedNode) -> None:
-    """Wait until the node has hung up on everybody: what is left are the two ports and its own."""
+    """Wait until the node has closed all connections: left are the two ports and its own."""
     wait_until(lambda: node.sockets <= 4)
 
 

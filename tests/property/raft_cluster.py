@@ -5,8 +5,8 @@
 Every member has its own disk, on which any operation may be the last: what was not durable may then
 be there, in part or not at all. Its write-ahead log, its segment writer and its worker do their
 work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
-links break, clocks run at different speeds, members come and go and give their files back when they
-are told that they are none, snapshots are taken and sent, segments dropped and merged,
+links break, clocks run at different speeds, members come and go and delete their files when they
+learn that they were removed, snapshots are taken and sent, segments dropped and merged,
 live entries rewritten at the head of the log. Many worlds have two or three groups, each with its
 own leader, over one write-ahead log: a file that is rolled or kept because one of them installs a
 snapshot has entries of all. Checked:
@@ -81,7 +81,7 @@ class World:
         self.dead: dict[str, MemoryFileSystem] = {}
         self.members: dict[str, Member] = {}
         self.left: dict[str, RemovedMembership] = {}
-        """Of those who have given their files back, what they remember."""
+        """What members that have deleted their files remember."""
         self.history: dict[tuple[str, bytes], list[ClientOp]] = {
             (group, key): [] for group in self.groups for key in KEYS
         }

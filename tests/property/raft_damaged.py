@@ -59,7 +59,7 @@ class Damaged(World):
         return all(has_quorum(config, others) for config in configs if config.electorate)
 
     def change(self) -> None:
-        # A member in doubt counts as one that is down: nobody makes it a part of the quorum.
+        # A member in doubt counts as one that is down: no member counts it for a quorum.
         if self.is_trusted():
             super().change()
 

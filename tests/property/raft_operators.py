@@ -104,7 +104,7 @@ class Operators(World):
                 self.round()
 
     def stumble(self) -> None:
-        """A member crashes and is back before anybody acts."""
+        """A member crashes and is back before an operator acts."""
         self.crash()
         for _ in range(self.random.choice((1, 10))):
             self.round()

@@ -10,9 +10,9 @@ done, snapshots pass others' logs, members come and go. Checked after every step
 - leader completeness: who is elected has everything that was committed before
 - state machine safety: every member applies the same at each index
 - durability: a vote, a vote request or an acknowledgement leaves only when the disk has it
-- linearizable reads: a read's index is not below what anybody had applied when it began
+- linearizable reads: a read's index is not below what any member had applied when it began
 
-In the end the world heals, and a new command must reach everybody.
+In the end the world heals, and a new command must reach all members.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class World:
         one, two = self.random.sample(NAMES, 2)
         links = {frozenset((one, two))}
         if self.random.random() < 0.6:
-            # A leader that is cut off continues for a while, with entries that nobody will commit.
+            # A leader that is cut off continues for a while, with entries that are not committed.
             one = self.a_leader() or one
             links = {frozenset((one, name)) for name in NAMES if name != one}
         self.broken |= links

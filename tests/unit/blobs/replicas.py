@@ -225,7 +225,7 @@ class Wire:
         yield Chunks(self._broken(self._there.store.replication.feed.records(blob_ids)))
 
     def _broken(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The stream is cut, changed, or the one who reads it dies."""
+        """The stream is cut, changed, or its reader dies."""
         world = self._world
         for piece in pieces:
             if world.chance(0.01):
@@ -447,7 +447,7 @@ class World:
     # --- the end ------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Everybody hears of everything."""
+        """All replicas get all changes."""
         self.trouble = False
         for replica in self.replicas:
             replica.away = False
@@ -493,7 +493,7 @@ class World:
         self.check_same()
         for replica in self.replicas:
             left = all_changes(replica.store)
-            assert not [change for change in left if change.deleted], "deletes that nobody needs"
+            assert not [change for change in left if change.deleted], "deletes that are not needed"
             replica.store.close()
             assert verify_store(replica.fs, DIRECTORY, replica.clock).ok
 

@@ -37,7 +37,7 @@ def check_after_crashes(disk: MemoryFileSystem, acknowledged: dict[int, bytes]) 
         with open_log(left) as log:
             found = contents(log)
             assert acknowledged.items() <= found.items(), f"seed {seed}"
-            position = log.append(b"goes on").result()
+            position = log.append(b"continues").result()
             assert position not in found
             log.roll()
 
@@ -162,7 +162,7 @@ def test_a_generation_that_is_not_durable_yet_takes_no_entries() -> None:
             log.append(b"refused")
         with pytest.raises(WriteFailed):
             log.publish(lambda m: m, "refused")
-    assert contents(log) == acknowledged, "reading goes on"
+    assert contents(log) == acknowledged, "reading continues"
     check_after_crashes(disk, acknowledged)
     fs.clear()
     acknowledged[log.append(b"taken").result()] = b"taken"
@@ -260,7 +260,7 @@ def test_a_failed_open_releases_the_lock() -> None:
 def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
     call: str, settings: LogSettings
 ) -> None:
-    """The bytes have landed, but whoever wrote them is gone before it could say so."""
+    """The bytes have landed, but their writer ended before it could acknowledge them."""
     disk = MemoryFileSystem()
     log = open_log(disk, settings)
     log.append(b"before").result()
@@ -293,7 +293,7 @@ def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
         assert contents(log) == expected
 
 
-# Appends that must stand behind each other
+# Appends that must follow each other
 
 
 def test_an_append_after_a_failed_one_fails() -> None:

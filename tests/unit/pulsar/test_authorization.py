@@ -233,7 +233,7 @@ def test_an_expired_token_is_requested_once_and_commands_wait_for_it() -> None:
     assert Command.AUTH_CHALLENGE in [each.type for each in visit.sends(ping())]
 
 
-@pytest.mark.parametrize("answer", ["expired", "somebody else", "nonsense", "none in time"])
+@pytest.mark.parametrize("answer", ["expired", "another principal", "nonsense", "none in time"])
 def test_a_client_that_does_not_renew_its_token_is_disconnected(answer: str) -> None:
     visit = Visit()
     old = visit.token()
@@ -254,7 +254,7 @@ def test_a_client_that_does_not_renew_its_token_is_disconnected(answer: str) -> 
         answers = answers[:-1]
         assert refusal(last) == ("LOOKUP_RESPONSE", "AuthenticationError")
     else:
-        tokens = {"expired": old, "somebody else": visit.token("bob"), "nonsense": b"a.b.c"}
+        tokens = {"expired": old, "another principal": visit.token("bob"), "nonsense": b"a.b.c"}
         answers = visit.answers_challenge(tokens[answer])
     (refused,) = answers
     assert refusal(refused) == ("LOOKUP_RESPONSE", "AuthenticationError")

@@ -39,7 +39,7 @@ def directories(tmp_path: Path, node: str) -> list[str]:
 
 
 def awaited(*nodes: RaftNode) -> list[list[str]]:
-    """Of each group that is no more, who has not said that it knows."""
+    """Of each dropped group, the members that have not confirmed it."""
     return [names for node in nodes for names in node.identity.dropped.values() if names]
 
 

@@ -176,7 +176,7 @@ def test_a_blob_replicated_with_its_ttl_is_not_restored_without_it(world: World)
     b.store.replication.set_peers([c.url])
     c.store.replication.set_peers([b.url])
     compact_all(world, b)
-    assert b.rank(blob_id) is not None, "c has not heard of it"
+    assert b.rank(blob_id) is not None, "c has not received it"
     a.away, c.away = True, False
     for replica in (b, c, b):
         world.step("pull", replica)
@@ -253,7 +253,7 @@ def test_two_replicas_that_return_together_do_not_exchange_purged_blobs() -> Non
         d.replicator.pull(c.url)
     world.heal()
     assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
-    assert d.rank(blob_id) is not None, "it has heard of the delete that the sweep has made"
+    assert d.rank(blob_id) is not None, "it has received the delete that the sweep has made"
 
 
 def test_a_new_replica_with_a_purged_blob_is_not_read_until_it_has_swept() -> None:
@@ -261,7 +261,7 @@ def test_a_new_replica_with_a_purged_blob_is_not_read_until_it_has_swept() -> No
     blob_id = forgotten_by_two(world)
     a, b, c, d = world.replicas
     d.replicator.pull(c.url)
-    assert d.content(blob_id) is not None, "it knows of nobody who has forgotten it"
+    assert d.content(blob_id) is not None, "it knows no replica that has purged it"
     for _ in range(2):
         for other in (a, b):
             d.replicator.pull(other.url)
@@ -421,7 +421,7 @@ def test_a_token_continues_in_the_segment_that_replaced_its_own(world: World) ->
         a.roll()
     first = a.store.changes_since(None, 5)
     assert first.more
-    assert first.token.segment != "", "it stands in the index of a segment"
+    assert first.token.segment != "", "it is in the index of a segment"
     for change in first.changes[::2]:
         a.store.delete(change.blob_id)
     compact_all(world, a)

@@ -139,7 +139,7 @@ def test_a_failure_is_not_retried_at_once() -> None:
     assert str(found.compactor.failure) == "the disk is gone"
     assert found.compactor.next_job() is None
     found.snapshot(31, [1, 7])
-    assert not due(found), "whoever asked was told"
+    assert not due(found), "the caller was answered"
     found.compactor.request(RunWanted())
     assert due(found)
     assert found.compactor.failure is None

@@ -34,7 +34,7 @@ LARGE = bytes(5000)
 
 
 class Slow(KvMachine):
-    """Has a question whose answer takes until somebody releases it."""
+    """Has a question whose answer takes until it is released."""
 
     def __init__(self, asked: threading.Event, let_go: threading.Event) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Slow(KvMachine):
     def wait(self, keys: int, commands: Sequence[bytes]) -> bytes:
         assert not commands
         # If it is the event loop that waits here, it is never released.
-        return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"nobody came"
+        return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"not released"
 
 
 def test_a_slow_query_delays_no_other(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_refusal_of_the_machine_is_the_answer() -> None:
 
 
 class Asked:
-    """One member, with a value in a segment that somebody has asked for."""
+    """One member, with a value in a segment that a query has asked for."""
 
     def __init__(self) -> None:
         self.members = Members("n1")

@@ -47,7 +47,7 @@ async def put(client: RaftClient) -> None:
 
 
 NOT_TAKEN = "perhaps it does not take the certificate"
-"""The node hangs up, and says no more: who asks may be anybody."""
+"""The node hangs up, and sends no reason: the client may be any program."""
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ async def has_closed(node: Node) -> bool:
 
 @pytest.mark.parametrize("turns", range(6))
 def test_a_node_stops_while_a_peer_connects(turns: int) -> None:
-    """Whoever waits to connect again is told by both, in the same turns of the loop."""
+    """A link that waits to connect again is notified by both, in the same turns of the loop."""
 
     async def story() -> None:
         a = Node("a")
@@ -519,7 +519,7 @@ def test_with_tls_both_ends_show_certificates(tmp_path: Path) -> None:
             for node in (liar, stranger, plain):
                 await until(partial(has_failed, node, "a"))
                 assert node.transport.connected == []
-            assert sorted(a.identity.book) == ["b"], "nobody is known who was not let in"
+            assert sorted(a.identity.book) == ["b"], "no node is known that was not accepted"
 
     asyncio.run(story())
 

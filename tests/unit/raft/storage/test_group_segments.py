@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lithify.raft.storage.group_log import GroupLog
 
 BLOCK = b"x" * 2**17
-"""So long that each entry has a block of its own."""
+"""Large, so that each entry has a block of its own."""
 
 
 def write(fs: MemoryFileSystem, path: str, data: bytes) -> None:

@@ -141,7 +141,7 @@ def test_the_backlog_is_what_will_come(bench: Compacted) -> None:
     bench.ack(subscription, 1)
     assert left() == 3
     bench.compact()
-    assert left() == 3, "it goes on with the horizon that it found"
+    assert left() == 3, "it continues with the horizon that it found"
     bench.topic.leave(subscription, consumer)
     bench.topic.join(subscription, Consumer("d"), EXCLUSIVE, compacted=True)
     assert left() == 2, "5 and the last of a"
@@ -481,7 +481,7 @@ def test_the_service_lists_what_it_retains(bench: Compacted) -> None:
 
 
 class Silent(LogCompactionService):
-    """A service of somebody else."""
+    """A service of a plug-in."""
 
     def last_message_position(self) -> MessagePosition | None:
         return None
@@ -559,7 +559,7 @@ def test_every_reader_ends_with_the_same_map_despite_concurrent_runs(seed: int) 
             bench.compact()
         elif chance < 0.8:
             bench.clock.advance(3600)
-            # What no run has judged is held by nobody here but the readers.
+            # What no run has judged is held here only by the readers.
             horizon = bench.topic.service.last_compacted_position
             if bench.topic.log.last_position <= horizon:
                 bench.maintain()

@@ -226,17 +226,17 @@ def test_an_unexpected_failure_of_a_run_is_an_error_in_its_status() -> None:
     bench.put("a")
 
     def fail() -> None:
-        raise ArithmeticError("nobody expected this")
+        raise ArithmeticError("this was not expected")
 
     with suppress(ArithmeticError):
         bench.run(survivors=fail)
     status = bench.topic.compaction.status()
-    assert (status.state, status.error) == (CompactionState.ERROR, "nobody expected this")
+    assert (status.state, status.error) == (CompactionState.ERROR, "this was not expected")
     bench.run()
     assert bench.topic.compaction.status().state is CompactionState.SUCCESS
 
 
-# --- while somebody reads -------------------------------------------------------------------
+# --- while a client reads -------------------------------------------------------------------
 
 
 def test_a_reader_of_the_latest_values_misses_no_key_that_is_overwritten_during_the_read(

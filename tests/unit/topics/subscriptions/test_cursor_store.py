@@ -287,7 +287,7 @@ def test_maintain_checkpoints_a_log_that_has_grown_too_long() -> None:
         assert log_bytes(store) < 500
         store.maintain()
         assert store.log.manifest.segments[-1].first_position == store.log.last_position, (
-            "a short log is left alone"
+            "a short log stays as it is"
         )
 
 
