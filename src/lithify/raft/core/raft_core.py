@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.raft.core.errors import DropReason, ProposalDropped, TransferDropped
-from lithify.raft.core.follower_and_candidate import Follower
+from lithify.raft.core.follower import Follower
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.member_state import Engine
 from lithify.raft.core.messages import Applied, SnapshotStatus, StorageAppended, Unreachable

@@ -441,7 +441,7 @@ class Group(Generic[S]):
 
     def _answer_reads(self) -> None:
         due = self._reads.take_due(self._at.index)
-        self._out.reads += self._queries.ask(due, self._at.index, self._at.state)
+        self._out.reads += self._queries.start(due, self._at.index, self._at.state)
         self._out.again = self._reads.is_due(self._at.index)
 
     # --- snapshots --------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Answers reads by the machine, without blocking the thread that runs all groups.
 
-    jobs = queries.ask(due, applied_index, state)   # reads whose index is applied
+    jobs = queries.start(due, applied_index, state)   # reads whose index is applied
     result = job()                                  # in a reader's thread
     queries.done(job, result, applied_index, state) # in the group's thread again
 
@@ -71,7 +71,7 @@ class MachineQueries(Generic[S]):
         self._log = log
         self._jobs: dict[Job, list[_Asked]] = {}
 
-    def ask(self, due: Iterable[Request], index: int, state: S) -> list[Job]:
+    def start(self, due: Iterable[Request], index: int, state: S) -> list[Job]:
         """Take and answer queries, up to the cost of a round; those that need files are jobs."""
         later: list[_Asked] = []
         cost = 0

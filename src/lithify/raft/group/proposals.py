@@ -51,13 +51,13 @@ class _Run:
     stop: int
     term: int
     done: RunDone
-    told: int
+    answered_until: int
     """All below this index were answered."""
 
-    def tell(self, stop: int, result: CommandResults | LithifyError) -> None:
+    def answer(self, stop: int, result: CommandResults | LithifyError) -> None:
         """Answer those below an index."""
-        stretch = slice(self.told - self.first, stop - self.first)
-        self.told = stop
+        stretch = slice(self.answered_until - self.first, stop - self.first)
+        self.answered_until = stop
         self.done(stretch, result)
 
 
@@ -125,9 +125,9 @@ class Proposals:
         while waiting and waiting[-1].stop > new.first:
             # This member was unseated, leads again, and its old entries are cut off its log.
             run = waiting.pop()
-            kept = max(run.told, new.first)
+            kept = max(run.answered_until, new.first)
             self._cut.append(_Run(run.first, run.stop, run.term, run.done, kept))
-            if run.told < kept:
+            if run.answered_until < kept:
                 run.stop = kept
                 waiting.append(run)
         waiting.append(new)
@@ -135,14 +135,14 @@ class Proposals:
     def complete_applied(self, index: int, term: int, replies: list[bytes], leader: str) -> None:
         """Entries of one term were applied, the first one at an index."""
         stop, waiting = index + len(replies), self._waiting
-        while waiting and (waiting[0].told < stop or waiting[0].term < term):
+        while waiting and (waiting[0].answered_until < stop or waiting[0].term < term):
             _decide(waiting[0], index, term, replies, leader)
-            if waiting[0].told == waiting[0].stop:
+            if waiting[0].answered_until == waiting[0].stop:
                 waiting.popleft()
         if self._cut:
             for run in self._cut:
                 _decide(run, index, term, replies, leader)
-            self._cut = [run for run in self._cut if run.told < run.stop]
+            self._cut = [run for run in self._cut if run.answered_until < run.stop]
 
     def complete_passed(self, index: int) -> None:
         """A snapshot of another member is in force up to an index."""
@@ -166,7 +166,7 @@ class Proposals:
     def close(self, error: LithifyError | None) -> None:
         """Answer all proposals; without an error, that their outcome is unknown."""
         for run in [*self._waiting, *self._cut]:
-            run.tell(run.stop, error or OutcomeUnknown(self._group, run.told))
+            run.answer(run.stop, error or OutcomeUnknown(self._group, run.answered_until))
         self._waiting.clear()
         self._cut.clear()
 
@@ -174,10 +174,10 @@ class Proposals:
         """The outcome of proposals below an index is unknown."""
         runs = [*self._waiting, *self._cut]
         for run in runs:
-            if run.told < stop:
-                run.tell(min(run.stop, stop), OutcomeUnknown(self._group, run.told))
-        self._waiting = deque(run for run in self._waiting if run.told < run.stop)
-        self._cut = [run for run in self._cut if run.told < run.stop]
+            if run.answered_until < stop:
+                run.answer(min(run.stop, stop), OutcomeUnknown(self._group, run.answered_until))
+        self._waiting = deque(run for run in self._waiting if run.answered_until < run.stop)
+        self._cut = [run for run in self._cut if run.answered_until < run.stop]
 
 
 def _propose_change(core: RaftCore, change: ConfChange) -> int:
@@ -192,9 +192,12 @@ def _propose_change(core: RaftCore, change: ConfChange) -> int:
 def _decide(run: _Run, index: int, term: int, replies: list[bytes], leader: str) -> None:
     """Answer the decided part of a run, after entries of a term were applied from an index on."""
     end = run.stop if run.term < term else min(run.stop, index + len(replies))
-    if run.told >= end:
+    if run.answered_until >= end:
         return
     if run.term == term:
-        run.tell(end, CommandResults(run.told, replies[run.told - index : end - index]))
+        run.answer(
+            end,
+            CommandResults(run.answered_until, replies[run.answered_until - index : end - index]),
+        )
     else:
-        run.tell(end, ProposalDropped(DropReason.NOT_LEADER, leader))
+        run.answer(end, ProposalDropped(DropReason.NOT_LEADER, leader))

@@ -78,7 +78,7 @@ class Reads:
             kept = ((i, deque(read for read in due if read[0] > oldest)) for i, due in self._due)
             self._due = [each for each in kept if each[1]]
             reason = DropReason.NOT_LEADER if leader else DropReason.BEHIND
-            _tell(late, ReadDropped(reason, leader))
+            _answer(late, ReadDropped(reason, leader))
 
     def submit(self, core: RaftCore) -> None:
         """Ask the core about all queued reads."""
@@ -89,7 +89,7 @@ class Reads:
         try:
             core.read(self._context)
         except Dropped as error:
-            _tell(reads, error)
+            _answer(reads, error)
         else:
             self._asked[self._context] = _Question(reads, self._tick)
 
@@ -117,16 +117,16 @@ class Reads:
         reads += self._new
         reads += (read for _, due in self._due for read in due)
         self._asked, self._new, self._due = {}, [], []
-        _tell(reads, error)
+        _answer(reads, error)
 
     def drop_unconfirmed(self, leader: str) -> None:
         """Leader or term have changed: open questions will not be answered."""
         asked, self._asked = self._asked, {}
         reason = DropReason.NOT_LEADER if leader else DropReason.NO_LEADER
         for question in asked.values():
-            _tell(question.reads, ReadDropped(reason, leader))
+            _answer(question.reads, ReadDropped(reason, leader))
 
 
-def _tell(reads: list[Read], error: LithifyError) -> None:
+def _answer(reads: list[Read], error: LithifyError) -> None:
     for _, (_, done) in reads:
         done(error)
