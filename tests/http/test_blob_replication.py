@@ -117,7 +117,7 @@ def test_a_head_and_the_info_are_answered_by_a_replica_as_a_get_is(tmp_path: Pat
     with served_here(tmp_path / "a") as there, served_here(tmp_path / "b", peer=there) as here:
         for url in (there, here):
             assert httpx.put(f"{url}/blobs/photos", json=shape).status_code == 201
-        # Nobody pulls in these nodes: what is there is not here.
+        # Nothing replicates in these nodes: what is there is not here.
         assert httpx.put(f"{here}/blobs/photos/replicas", json=[f"{there}/blobs/photos"]).is_success
         with httpx.Client(base_url=here) as client:
             content = bytes(3 * 2**20)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from lithify.blobs.stores import BlobStores
-    from lithify.node.node import Node
+    from lithify.node.served_node import ServedNode
     from lithify.node.settings import NodeSettings
     from lithify.pulsar.connection import ClientConnection
     from lithify.topics.topic import Topic
@@ -93,7 +93,7 @@ def authority(host: str, port: int) -> str:
 
 
 async def serve(
-    node: Node,
+    node: ServedNode,
     *,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
@@ -249,7 +249,7 @@ async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> Async
         await task
 
 
-async def _maintain(node: Node, broker: Broker, ended: asyncio.Event) -> None:
+async def _maintain(node: ServedNode, broker: Broker, ended: asyncio.Event) -> None:
     """Maintain the open topics."""
     interval_s = node.settings.sync_interval_ms / 1000
     while not ended.is_set():

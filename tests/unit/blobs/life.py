@@ -67,7 +67,7 @@ class Record:
 
 
 class Pickling(LocalJobs):
-    """Three tasks side by side, as far as anybody can see, in other processes."""
+    """Three tasks side by side, to all appearances in other processes."""
 
     slots = 3
 
@@ -171,7 +171,7 @@ class Life:
         return life
 
     def reborn(self, fs: FileSystem) -> Life:
-        """The same life, going on from a disk."""
+        """The same life, continued from a disk."""
         life = self.noted()
         life.open(fs)
         return life

@@ -39,7 +39,7 @@ def directories(tmp_path: Path, node: str) -> list[str]:
 
 
 def awaited(*nodes: RaftNode) -> list[list[str]]:
-    """Of each group that is no more, who has not said that it knows."""
+    """Of each dropped group, the members that have not confirmed it."""
     return [names for node in nodes for names in node.identity.dropped.values() if names]
 
 
@@ -139,7 +139,7 @@ def test_a_member_that_could_not_record_the_drop_does_not_confirm_it(
             await until(lambda: "orders" in second.groups)
             fs.refuses = True
             await client.ask_json("orders", ClientOperation.DROP)
-            await until(second._failed.done)
+            await until(lambda: second.has_failed)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from lithify.blobs.content.spool import ByteStream
     from lithify.blobs.index import FoundRecords
+    from lithify.blobs.purge_bounds import PurgedTombstones
     from lithify.blobs.reads import BlobReads
     from lithify.blobs.replication.blob_stream import ReplicatedBlob
-    from lithify.blobs.replication.purge_bounds import PurgedTombstones
     from lithify.blobs.replication.tokens_and_pages import BlobChange
     from lithify.blobs.store_parts import StoreParts
     from lithify.fs.full_disk_reserve import NoReserve

@@ -27,6 +27,7 @@ import numpy as np
 
 from lithify.blobs.errors import BlobError
 from lithify.blobs.index_rows import rows_of_frames, values_of
+from lithify.blobs.purge_bounds import PurgedTombstones
 from lithify.blobs.records import (
     IDENTITY_BYTES_MAX,
     BlobRecordKind,
@@ -35,7 +36,6 @@ from lithify.blobs.records import (
     hash_id,
 )
 from lithify.blobs.replication.blob_stream import END, encode_head, encode_missing
-from lithify.blobs.replication.purge_bounds import PurgedTombstones
 from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges, Token
 from lithify.blobs.validity_tasks import read_part
 from lithify.blobs.visibility import Include

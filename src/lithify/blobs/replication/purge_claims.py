@@ -39,7 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lithify.blobs.replication.purge_bounds import NOTHING, PurgedTombstones
+from lithify.blobs.purge_bounds import NOTHING, PurgedTombstones
 from lithify.blobs.replication.tokens_and_pages import Claim, Token, purged_from_row, purged_row
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaUnreachable
-from lithify.blobs.replication.purge_bounds import NOTHING, PurgedTombstones
+from lithify.blobs.purge_bounds import NOTHING, PurgedTombstones
 from lithify.blobs.replication.purge_claims import PeerProgress, is_settled, not_covered
 from lithify.blobs.replication.replicator import PeerStatus
 from lithify.blobs.replication.tokens_and_pages import Claim, Token

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lithify.blobs.content.spool import ByteStream
-    from lithify.blobs.replication.purge_bounds import PurgedTombstones
+    from lithify.blobs.purge_bounds import PurgedTombstones
     from lithify.blobs.replication.read_progress import Replication
     from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges
     from lithify.clock import Clock

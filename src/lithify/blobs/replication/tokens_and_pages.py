@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.errors import ReplicaAnswerInvalid
+from lithify.blobs.purge_bounds import PurgedTombstones
 from lithify.blobs.records import ID_BYTES_MAX, NEVER_MS, BlobRecordKind
-from lithify.blobs.replication.purge_bounds import PurgedTombstones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

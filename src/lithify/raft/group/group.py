@@ -41,6 +41,7 @@ from lithify.errors import LogClosed
 from lithify.events import WriteRefused
 from lithify.logger import get_logger
 from lithify.raft.backup.group_backup import Saved, live_entries
+from lithify.raft.commands import single
 from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
 from lithify.raft.compaction.live_entry_rewrites import LiveEntryRewrites
 from lithify.raft.core import (
@@ -61,7 +62,8 @@ from lithify.raft.group.finish_install import Installing
 from lithify.raft.group.machine_effects import MachineEffects
 from lithify.raft.group.machine_queries import MachineQueries
 from lithify.raft.group.overview import disk_overview, place_overview
-from lithify.raft.group.proposals_and_reads import Proposals, Reads, single
+from lithify.raft.group.proposals import Proposals
+from lithify.raft.group.reads import Reads
 from lithify.raft.group.removed_members import (
     LONELY_TICKS,
     MemberRemoved,
@@ -85,9 +87,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
     from lithify.errors import LithifyError
+    from lithify.raft.commands import Done, RunDone
     from lithify.raft.core import ConfChange, Config, RaftMessage, Ready, Status
     from lithify.raft.entry import Entry
-    from lithify.raft.group.proposals_and_reads import Done, RunDone
     from lithify.raft.group.settings import GroupSettings
     from lithify.raft.machine import Machine
     from lithify.raft.storage.segment_writer import Flushed
@@ -161,7 +163,7 @@ class Group(Generic[S]):
         )
         self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.request)
-        self._moving = LiveEntryRewrites(machine, own.log, self._proposals, settings.rewriting)
+        self._moving = LiveEntryRewrites(machine, own.log, self._proposals.add, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
         self._out = Outgoing()
@@ -439,7 +441,7 @@ class Group(Generic[S]):
 
     def _answer_reads(self) -> None:
         due = self._reads.take_due(self._at.index)
-        self._out.reads += self._queries.ask(due, self._at.index, self._at.state)
+        self._out.reads += self._queries.start(due, self._at.index, self._at.state)
         self._out.again = self._reads.is_due(self._at.index)
 
     # --- snapshots --------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class PeerLink:
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
         self._welcome: Welcome | None = None
-        self._reason = ""
+        self.reason = ""
         self._task = asyncio.create_task(self._run())
 
     def resend_credentials(self) -> None:
@@ -100,7 +100,7 @@ class PeerLink:
         if not channel.greeted or channel.closed:
             self._tell(channel.reason)
             return False
-        self._reason = ""
+        self.reason = ""
         log.info("connected", node=self._name, address=str(self.address))
         self.channel = channel
         await ended.wait()
@@ -143,7 +143,7 @@ class PeerLink:
 
     def _tell(self, reason: str) -> None:
         # Once, not at every attempt.
-        if reason != self._reason:
-            self._reason = reason
+        if reason != self.reason:
+            self.reason = reason
             address = str(self.address)
             log.warning("not connected", node=self._name, address=address, reason=reason)

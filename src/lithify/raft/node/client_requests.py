@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import InvalidInput, LithifyError
+from lithify.raft import commands as requests
 from lithify.raft.core import (
     ConfChange,
     Dropped,
@@ -39,7 +40,6 @@ from lithify.raft.errors import (
     MemberNotReached,
     OutcomeUnknown,
 )
-from lithify.raft.group import proposals_and_reads as requests
 from lithify.raft.group.overview import place_overview
 from lithify.raft.net.client_operations import ClientOperation, OperationOutcome, parse_address
 from lithify.raft.net.control_frames import ClientResponse, ClientResponses

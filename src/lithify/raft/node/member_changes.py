@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.client.client import NodeConnection
+from lithify.raft.commands import CommandResult
 from lithify.raft.core import (
     ConfChange,
     Dropped,
@@ -47,7 +48,6 @@ from lithify.raft.errors import (
     MemberAddressDiffers,
     MemberNotReached,
 )
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import ClientOperation, parse_address
 from lithify.raft.net.control_frames import WIRE_VERSION, Hello
 from lithify.raft.net.handshake import connect
@@ -58,8 +58,8 @@ from lithify.raft.storage.file_names import group_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from lithify.raft.commands import Done, Result
     from lithify.raft.group.group import Group
-    from lithify.raft.group.proposals_and_reads import Done, Result
     from lithify.raft.node.node import RaftNode
 
 __all__ = ["AGAIN_S", "CHANGE_S", "LOOK_S", "ChangeInterrupted", "MemberChanges"]

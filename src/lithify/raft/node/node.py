@@ -64,6 +64,7 @@ from lithify.raft.net.transport import Handlers, Transport
 from lithify.raft.node.client_requests import ClientRequestHandler
 from lithify.raft.node.cluster_id import ClusterIdDiscovery
 from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.repair.blocked_members import BlockedMembers
 from lithify.raft.repair.messages import EntriesFound
 from lithify.raft.snapshots.messages import SnapshotOffer
@@ -170,7 +171,7 @@ class RaftNode:
         self.transport: Transport
         self._answering: ClientRequestHandler
         self.backups: Backups
-        self.runs: RunRequests
+        self.runs: RunRequests[Group[Any]]
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
@@ -283,7 +284,9 @@ class RaftNode:
                 self._disowned,
                 self._outdated,
             )
-            self.transport = Transport(self.identity, handlers, self.settings.tls)
+            self.transport = Transport(
+                self.identity, IdentitySaving(self.identity), handlers, self.settings.tls
+            )
             await self.transport.start(self.settings.listen)
             stack.push_async_callback(self.transport.close)
             ticking = asyncio.create_task(self._tick())
@@ -499,6 +502,16 @@ class RaftNode:
             log.error(what, node=self.identity.node)
             self.identity.renounce()
             self.transport.disconnect("the data directory is an older copy")
+
+    @property
+    def storage(self) -> RaftStorage:
+        """The files of all groups."""
+        return self._storage
+
+    @property
+    def has_failed(self) -> bool:
+        """Has an error ended the node?"""
+        return self._failed.done()
 
     def configs(self) -> list[Config]:
         """The configurations of all groups, including uncommitted ones."""

@@ -87,6 +87,8 @@ class GroupSegments:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[SegmentRef, SegmentFile]] = OrderedDict()
         self._open_max = OPEN_FILES_MAX
+        self._closings = 0
+        """How often files were closed because they were replaced or removed."""
         self.spans: tuple[IndexSpan, ...] = ()
         self.last_number = 0
         """The highest number used, even if no index of that segment counts."""
@@ -99,7 +101,7 @@ class GroupSegments:
             self.last_number = max(self.last_number, ref.id)
             self.spans, superseded = limited(self.spans, ref)
             names += (span.ref.name for span in superseded)
-        self._close(names)
+        self.close_files(names)
         return names
 
     @property
@@ -151,7 +153,7 @@ class GroupSegments:
             elif span.ref.name not in removed:
                 spans.append(span)
         self.spans = tuple(spans)
-        self._close([*removed, *(ref.name for ref in changed.values())])
+        self.close_files([*removed, *(ref.name for ref in changed.values())])
 
     def seal_newest(self) -> None:
         """Make the next entries go to a new segment."""
@@ -167,7 +169,7 @@ class GroupSegments:
             else:
                 spans.append(span)
         self.spans = tuple(spans)
-        self._close([ref.name])
+        self.close_files([ref.name])
 
     def find(self, index: int) -> IndexSpan | None:
         """The segment whose range includes an index."""
@@ -214,8 +216,7 @@ class GroupSegments:
                 return segment.read(indexes)
         except FileNotFoundError:
             raise
-        except (Corrupt, ReadFailed, OSError) as error:
-            self.damages.found(ref.name, error)
+        except (Corrupt, ReadFailed, OSError):
             return {}
 
     def term_between(self, index: int) -> int | None:
@@ -242,7 +243,6 @@ class GroupSegments:
         except FileNotFoundError:
             raise
         except (Corrupt, ReadFailed, OSError) as error:
-            self.damages.found(ref.name, error)
             found, damage = {}, error
         if damage is not None:
             for index in indexes:
@@ -252,13 +252,15 @@ class GroupSegments:
 
     @contextmanager
     def _use(self, ref: SegmentRef) -> Iterator[tuple[SegmentFile, list[Exception]]]:
-        """An open segment, and the list of damage found in it.
+        """An open segment, and the list of damage found in it, which is noted.
 
         The block owns the file, so that no other thread closes it, and returns it to the cache. A
-        damaged file is closed, because it will be replaced.
+        damaged file is closed, because it will be replaced. If that has happened meanwhile, its
+        damage is repaired and not noted again, and it is not returned to the cache.
         """
         with self._lock:
             cached = self._open.pop(ref.name, None)
+            closings = self._closings
         if cached is not None and cached[0] != ref:
             cached[1].close()
             cached = None
@@ -268,14 +270,19 @@ class GroupSegments:
         try:
             segment.open()
             yield segment, seen
-        except BaseException:
+        except BaseException as error:
             segment.close()
+            is_missing = isinstance(error, FileNotFoundError)
+            if isinstance(error, Corrupt | ReadFailed | OSError) and not is_missing:
+                self._note(ref, error, closings)
             raise
-        for error in seen[:1]:
-            self.damages.found(ref.name, error)
-        closing: list[SegmentFile] = [segment] if seen else []
+        if seen:
+            self._note(ref, seen[0], closings)
+        closing: list[SegmentFile] = []
         with self._lock:
-            if not seen:
+            if seen or self._closings != closings:
+                closing.append(segment)
+            else:
                 replaced = self._open.pop(ref.name, None)
                 closing += [replaced[1]] if replaced else []
                 self._open[ref.name] = ref, segment
@@ -284,9 +291,17 @@ class GroupSegments:
         for each in closing:
             each.close()
 
-    def _close(self, names: Iterable[str]) -> None:
+    def _note(self, ref: SegmentRef, error: Exception, closings: int) -> None:
+        """Note damage, unless files were replaced since the read began: the next read decides."""
+        with self._lock:
+            if self._closings == closings:
+                self.damages.found(ref.name, error)
+
+    def close_files(self, names: Iterable[str]) -> None:
+        """Close open segments; the next read opens them again."""
         for name in names:
             with self._lock:
+                self._closings += 1
                 cached = self._open.pop(name, None)
             if cached is not None:
                 cached[1].close()
@@ -294,4 +309,4 @@ class GroupSegments:
     def close(self) -> None:
         """Close all files. A read in progress closes its own at its end."""
         self._open_max = 0
-        self._close(list(self._open))
+        self.close_files(list(self._open))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
+from lithify.topics.messages.entry_flags import FLAG_AHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

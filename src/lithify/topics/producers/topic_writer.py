@@ -20,7 +20,6 @@ from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.exit_codes import CONFLICT
 from lithify.log.segments.frame_batch import size_of
 from lithify.positions import unpack
-from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.disk_steps import DiskCall
 from lithify.topics.messages.message import MessageId, new_entry
 from lithify.topics.producers.deduplication import ProducerProgress
@@ -43,10 +42,16 @@ if TYPE_CHECKING:
     from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
     from lithify.topics.reading.last_message_id import LastMessageId
 
-__all__ = ["TopicTerminated", "TopicWriter"]
+__all__ = ["BacklogExceeded", "TopicTerminated", "TopicWriter"]
 
 LIBRARY = "library"
 """The producer name of `append`."""
+
+
+class BacklogExceeded(InvalidInput):
+    """The backlog of a subscription exceeds the limit; producers are refused."""
+
+    exit_code = CONFLICT
 
 
 class TopicTerminated(InvalidInput):

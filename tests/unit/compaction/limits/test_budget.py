@@ -57,11 +57,11 @@ def test_many_short_tasks_keep_to_the_rate_together() -> None:
 
 def test_a_task_can_be_stopped_by_its_check() -> None:
     def stop() -> None:
-        raise PlanStale("not any more")
+        raise PlanStale("no longer")
 
     allowance = Allowance(Budget(), ManualClock(), stop)
     for stopped in (allowance.check, lambda: allowance.read(1), lambda: allowance.write(0)):
-        with pytest.raises(PlanStale, match="not any more"):
+        with pytest.raises(PlanStale, match="no longer"):
             stopped()
 
 

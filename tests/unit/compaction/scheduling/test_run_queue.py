@@ -204,7 +204,7 @@ def test_a_log_that_is_always_due_does_not_starve_others(bench: Bench) -> None:
     bench.clock.advance(1)
     hot.let_go.set()
     idle.began.wait()
-    assert len(hot.runs_done) == 1, "a person who asks again does not pass the one that waits"
+    assert len(hot.runs_done) == 1, "a second request does not pass the one that waits"
     idle.let_go.set()
     bench.settled(hot)
     assert len(hot.runs_done) == 4

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lithify.topics.messages.entry_flags import FLAG_AHEAD, FLAG_BATCH
 from lithify.topics.producers.publish_times import AHEAD_MS_MAX, correct_publish_times
-from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD, FLAG_BATCH
 
 NOW_MS = 1_700_000_000_000
 LATEST_MS = NOW_MS + AHEAD_MS_MAX

@@ -1,0 +1,26 @@
+"""What the server uses of a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from lithify.blobs.stores import BlobStores
+    from lithify.clock import Clock
+    from lithify.compaction.scheduling.run_queue import RunQueue
+    from lithify.fs import FileSystem
+    from lithify.node.settings import NodeSettings
+    from lithify.topics.topics import Topics
+
+__all__ = ["ServedNode"]
+
+
+class ServedNode(Protocol):
+    """An open data directory."""
+
+    settings: NodeSettings
+    fs: FileSystem
+    clock: Clock
+    queue: RunQueue
+    topics: Topics
+    blobs: BlobStores
