@@ -228,7 +228,7 @@ class NodeIdentity:
         try:
             self.save()
         except OSError:
-            # Otherwise the next save would record a group that nobody has begun.
+            # Otherwise the next save would record a group that does not exist.
             del self.groups[key]
             raise
 
