@@ -48,6 +48,7 @@ from lithify.raft.core import (
     Applied,
     DropReason,
     MemberStopped,
+    ProposalDropped,
     RaftCore,
     ReadDropped,
     Role,
@@ -534,6 +535,7 @@ class Group(Generic[S]):
 
     def close(self, error: LithifyError | None) -> None:
         """Answer all pending requests; without an error, that the outcome is unknown."""
+        self._proposals.refuse_new(error or ProposalDropped(DropReason.NO_LEADER))
         self._proposals.close(error)
         dropped = error or ReadDropped(DropReason.NO_LEADER)
         self._reads.close(dropped)

@@ -84,12 +84,12 @@ class MachineQueries(Generic[S]):
                     cost += entries
             except LithifyError as error:
                 done(error)
-                continue
-            if isinstance(reply, QueryRead):
-                plan = self._log.plan(reply.indexes)
-                later.append(_Asked(query, done, index, reply, plan))
             else:
-                done(CommandResult(index, reply))
+                if isinstance(reply, QueryRead):
+                    plan = self._log.plan(reply.indexes)
+                    later.append(_Asked(query, done, index, reply, plan))
+                else:
+                    done(CommandResult(index, reply))
             if cost >= ROUND_COST:
                 break
         return [self._job(asked) for asked in _portions(later)]

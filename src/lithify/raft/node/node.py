@@ -346,7 +346,9 @@ class RaftNode:
     # --- work -------------------------------------------------------------------------------
 
     def mark(self, group: Group[Any]) -> None:
-        """A group has an event: it works before the loop waits again."""
+        """A group has an event: it works before the loop waits again, unless it has left."""
+        if self._find(group.name) is not group:
+            return
         self._marked[group_of(group.name)] = group
         if not self._working:
             self._working = True
