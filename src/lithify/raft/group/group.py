@@ -435,10 +435,8 @@ class Group(Generic[S]):
 
     def _notify_removed(self, members: frozenset[str]) -> None:
         """Notify those of these members that were removed."""
-        for who in sorted(members - {self.node}):
-            word = self.removal_notice(who)
-            if word is not None:
-                self._out.messages.append(word)
+        notices = map(self.removal_notice, sorted(members - {self.node}))
+        self._out.messages += (each for each in notices if each is not None)
 
     def _answer_reads(self) -> None:
         due = self._reads.take_due(self._at.index)
