@@ -71,6 +71,15 @@ def limited(
     return (*kept, whole), tuple(reversed(superseded))
 
 
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A read of a segment file in progress."""
+
+    name: str
+    is_replaced: bool = False
+    """Was the file replaced or removed since the read began?"""
+
+
 class GroupSegments:
     """See the module."""
 
@@ -87,8 +96,8 @@ class GroupSegments:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[SegmentRef, SegmentFile]] = OrderedDict()
         self._open_max = OPEN_FILES_MAX
-        self._closings = 0
-        """How often files were closed because they were replaced or removed."""
+        self._reads: set[_Read] = set()
+        """The reads in progress."""
         self.spans: tuple[IndexSpan, ...] = ()
         self.last_number = 0
         """The highest number used, even if no index of that segment counts."""
@@ -260,7 +269,8 @@ class GroupSegments:
         """
         with self._lock:
             cached = self._open.pop(ref.name, None)
-            closings = self._closings
+            read = _Read(ref.name)
+            self._reads.add(read)
         if cached is not None and cached[0] != ref:
             cached[1].close()
             cached = None
@@ -272,15 +282,15 @@ class GroupSegments:
             yield segment, seen
         except BaseException as error:
             segment.close()
+            is_damage = isinstance(error, Corrupt | ReadFailed | OSError)
             is_missing = isinstance(error, FileNotFoundError)
-            if isinstance(error, Corrupt | ReadFailed | OSError) and not is_missing:
-                self._note(ref, error, closings)
+            with self._lock:
+                self._end(read, error if is_damage and not is_missing else None)
             raise
-        if seen:
-            self._note(ref, seen[0], closings)
         closing: list[SegmentFile] = []
         with self._lock:
-            if seen or self._closings != closings:
+            self._end(read, seen[0] if seen else None)
+            if seen or read.is_replaced:
                 closing.append(segment)
             else:
                 replaced = self._open.pop(ref.name, None)
@@ -291,17 +301,18 @@ class GroupSegments:
         for each in closing:
             each.close()
 
-    def _note(self, ref: SegmentRef, error: Exception, closings: int) -> None:
-        """Note damage, unless files were replaced since the read began: the next read decides."""
-        with self._lock:
-            if self._closings == closings:
-                self.damages.found(ref.name, error)
+    def _end(self, read: _Read, damage: BaseException | None) -> None:
+        """Note the damage that a read has found, unless the file was replaced since it began."""
+        self._reads.discard(read)
+        if isinstance(damage, Exception) and not read.is_replaced:
+            self.damages.found(read.name, damage)
 
     def close_files(self, names: Iterable[str]) -> None:
         """Close open segments; the next read opens them again."""
         for name in names:
             with self._lock:
-                self._closings += 1
+                for read in self._reads:
+                    read.is_replaced |= read.name == name
                 cached = self._open.pop(name, None)
             if cached is not None:
                 cached[1].close()
