@@ -104,7 +104,7 @@ def run(rows: list[str], options: argparse.Namespace) -> tuple[list[Result], lis
             failed.append(row)
             traceback.print_exc()
         except KeyboardInterrupt:
-            print(f"interrupted; go on with: python -m bench --from {row}", file=sys.stderr)
+            print(f"interrupted; continue with: python -m bench --from {row}", file=sys.stderr)
             raise
         seconds[row] = time.monotonic() - began_s
     return results, failed

@@ -43,7 +43,7 @@ SETTINGS = BlobSettings(durability=Durability.NONE, deleted_retention_ms=0)
 
 def compaction(directory: str, objects: int, segment_bytes: int) -> Iterator[Case]:
     """A store of which half is dead."""
-    # Runs of other programs on the machine are to refuse nobody here.
+    # Runs of other programs on the machine must not refuse a run here.
     tempfile.tempdir = directory
     full, work = f"{directory}/full", f"{directory}/work"
     _fill(full, objects, segment_bytes)

@@ -112,7 +112,7 @@ class _Topic:
     def __init__(self, directory: str, load: Load, segment_bytes: int) -> None:
         self.directory = directory
         self.load = load
-        # Runs of other programs on the machine are to refuse nobody here.
+        # Runs of other programs on the machine must not refuse a run here.
         tempfile.tempdir = os.path.dirname(directory)
         fs = LocalFileSystem()
         settings = LogSettings(durability=Durability.NONE, segment_bytes_max=segment_bytes)

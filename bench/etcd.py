@@ -106,7 +106,7 @@ def put_many(port: int, keys: int, count: int, in_flight: int, value: bytes) -> 
 
 
 def transact_many(port: int, keys: int, count: int, in_flight: int, value: bytes) -> float:
-    """The seconds that so many transactions take, each a comparison that holds and a put."""
+    """The seconds that this many transactions take, each a comparison that holds and a put."""
     wanted = [_transaction(b"k%07d" % (number % keys), value) for number in range(count)]
     return asyncio.run(_call_many(port, TRANSACT, wanted, in_flight))
 
@@ -128,7 +128,7 @@ async def _connect(port: int, path: bytes, requests: list[bytes]) -> _Calls:
 
 
 def watch_rounds(ports: EtcdPorts, keys: int, count: int, value: bytes) -> float:
-    """The seconds that so many rounds take: a put at the leader, its event at another member."""
+    """The seconds that this many rounds take: a put at the leader, its event at another member."""
     return asyncio.run(_watch_rounds(ports, keys, count, value))
 
 

@@ -38,7 +38,7 @@ class Case:
     ours: Callable[[], float]
     raw: Callable[[], float]
     note: Callable[[], str] = str
-    """Looks at something that is no time, once after the rounds; by default at nothing."""
+    """Measures something other than time, once after the rounds; by default nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from pyarrow import parquet
 
 from lithify.log.segments.frame_batch import Slices
 from lithify.log.segments.frame_kernels import crc32c_of
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import compress, encode_entry
 from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,8 +2,8 @@
 
     python -m bench.metastore_node NAME DATA ADDRESS EVENTS_PORT [PEER=ADDRESS ...]
 
-It prints a line when it runs. Whoever connects to the second port gets the revision of each change
-that this member sees from then on, 8 bytes each.
+It prints a line when it runs. A client that connects to the second port gets the revision of each
+change that this member sees from then on, 8 bytes each.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ For each area the page has a pair of markers,
     <!-- bench: AREA -->
     <!-- /bench -->
 
-and what stands between them is replaced: the plot, the table of figures, and the table that says
+and what is between them is replaced: the plot, the table of figures, and the table that says
 when, of which commit, at which load and by which command each row was measured. The plots are
 `docs/pictures/bench-AREA.svg`. The text around the markers is written by hand: under `### Misses`
 of its area, each line below its target has a paragraph that begins with its name, `**name.**`.

@@ -44,7 +44,7 @@ PUT_REPLY_BYTES = 9
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """A port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 

@@ -33,9 +33,9 @@ from lithify.positions import unpack
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
 from lithify.topics.definitions.topic_names import TopicName
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import encode_entry
 from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     import socket
@@ -138,7 +138,7 @@ def _ask_last(connection: socket.socket, consumer_id: int) -> float:
 
 
 def first_message(directory: str, sizes: Sizes) -> Iterator[Case]:
-    """What somebody waits for who begins to read."""
+    """What a client waits for that begins to read."""
     data, topic = f"{directory}/data", "view"
     _private_runs(directory)
     places = _make_view(data, topic, sizes)
@@ -235,7 +235,7 @@ def _median_s(times: int, once: Callable[..., float], *args: object, **how: obje
 
 
 def _private_runs(directory: str) -> None:
-    # Runs of other programs on the machine are to refuse nobody here.
+    # Runs of other programs on the machine must not refuse a run here.
     tempfile.tempdir = directory
 
 

@@ -59,7 +59,7 @@ class Served:
         return int(self.pulsar.rpartition(":")[2])
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, whoever uses it."""
+        """Delete a topic, even if it is in use."""
         path = f"{self.http}/admin/v2/persistent/public/default/{topic}?force=true"
         with urllib.request.urlopen(urllib.request.Request(path, method="DELETE")):
             pass

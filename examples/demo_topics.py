@@ -2,7 +2,7 @@
 
 `make demo` runs it. It starts `lithify serve` on free ports with demo-data/node in the current
 directory, which it recreates each time; the real Pulsar client writes and reads; the commands that
-it shows are those that anybody would type. It ends by itself.
+it shows are those that a user would type. It ends by itself.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def main() -> None:
         console.print(f"\nRead the topic compacted, {len(found):,} messages, in {seconds:.1f} s.")
         client.close()
 
-        # The view outlives the log: without retention, what nobody needs goes at once.
+        # The view outlives the log: without retention, entries that no subscription needs are
+        # deleted at once.
         nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         ask(f"{http_url}/{ADMIN}/retention", "POST", nothing)
         ask(f"{http_url}/{ADMIN}/trim", "POST")

@@ -23,7 +23,7 @@ from math import inf
 
 __all__ = ["Op", "explain", "is_linearizable"]
 
-UNTOLD = b"a value that nobody tells of"
+UNTOLD = b"a value without an answer"
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Op:
     expected: bytes | None = None
     """What a cas compares with; None: that there is nothing."""
     returned: float = inf
-    """When the answer came; never, if nobody knows the outcome of it."""
+    """When the answer came; never, if its outcome is unknown."""
     answer: object = None
     """get: the value that was read. cas, delete: whether it was done."""
 
@@ -89,7 +89,7 @@ def is_linearizable(ops: list[Op]) -> bool:
 
 
 def explain(ops: list[Op]) -> str:
-    """The history, one line an operation."""
+    """The history, one line per operation."""
     lines = []
     for op in sorted(ops, key=_by_call):
         end = "?" if op.returned == inf else f"{op.returned:.0f}"

@@ -32,7 +32,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, or an entry that nobody can open."""
+    """A message, or an entry that cannot be opened."""
 
     position: int
     slot: int

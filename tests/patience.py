@@ -1,6 +1,6 @@
 """Limits for waits: a test that waits for what never comes fails, and says for what.
 
-Whoever reads the output of another process waits until that says something or ends. So a process
+A reader of the output of another process waits until that writes something or ends. So a process
 that is stuck is ended, and the reader finds less than it wants:
 
     with at_most(PROCESS_S_MAX, process.kill):
@@ -37,7 +37,7 @@ def at_most(seconds: float, end: Callable[[], object]) -> Iterator[None]:
 def wait_until(
     condition: Callable[[], bool], *, seconds: float = PROCESS_S_MAX, every_s: float = 0.01
 ) -> None:
-    """Look until something is so that nobody tells us about."""
+    """Poll until a condition without a notification holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not so after {seconds} s"

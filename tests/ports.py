@@ -51,5 +51,5 @@ _ports = _free_ports()
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at, and that no other caller is told."""
+    """A port of 127.0.0.1 that nothing listens at, and that no other caller gets."""
     return next(_ports)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from lithify.clock import ManualClock
 from lithify.errors import WriteFailed
 from lithify.fs import MemoryFileSystem
+from lithify.raft.commands import CommandResult, Result
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings
 from lithify.raft.group.group import Group
-from lithify.raft.group.proposals_and_reads import CommandResult, Result
 from lithify.raft.group.removed_members import MemberRemoved
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv import format as kv

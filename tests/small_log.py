@@ -3,7 +3,7 @@
 retired      000000000001.seg          positions 0 … 2, dropped but not reclaimed
 log          000000000002.seg          3 … 6, with a dead set: 4 is dead
              000000000003.seg          7 … 10
-             000000000004.seg          11 … 14, active; nobody vouches for its last frame
+             000000000004.seg          11 … 14, active; its last frame may be torn
 view         000000000002-a1.seg       3, 5, 6, 7, 9, 10: rewritten from two segments, and
                                        with a dead set of its own: 6 is dead
 JOURNAL      a run that stopped after one of two groups was copied

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import ManualClock
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.events import ignore_events
 from lithify.log.file_names import FileKind, parse_name
 from lithify.log.log import Log
@@ -27,8 +27,8 @@ from lithify.topics.compaction.live_messages import LAST_MESSAGE, VIEW_MESSAGES
 from lithify.topics.compaction.topic_compaction import TopicCompaction
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.messages import message_pb2 as pb
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import FLAG_SHRUNK, decode_entry
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 from tests.oracle import Oracle, Rules, Sent, messages_of
 from tests.unit.topics.segments import batch, compress, message, single
 
@@ -172,7 +172,7 @@ class Entries:
 
 
 def strays(fs: FileSystem, directory: str, manifest: Manifest) -> list[str]:
-    """Files in the directory of a log that nobody knows."""
+    """Files in the directory of a log that are unknown."""
     known = manifest.sizes().keys() | {retired.name for retired in manifest.retired}
     files = [parse_name(name) for name in fs.list(directory)]
     return [
@@ -299,7 +299,7 @@ class Life:
         self.log.reclaim()
 
     def strays(self) -> list[str]:
-        """Files that nobody knows."""
+        """Unknown files."""
         return strays(self.fs, self.directory, self.log.manifest)
 
     # --- holding it against the oracle ------------------------------------------------------

@@ -79,7 +79,7 @@ def retention(case: Case) -> None:
 
 
 def ttl(case: Case) -> None:
-    """What nobody takes counts as acknowledged after a while; the rest is delivered."""
+    """What no consumer takes counts as acknowledged after a while; the rest is delivered."""
     case.consumer.close()
     for _ in range(5):
         case.producer.send(VALUE)

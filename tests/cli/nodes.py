@@ -22,7 +22,7 @@ from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 COMMAND = Path(sys.executable).parent / "lithify"
 
@@ -36,15 +36,16 @@ class Served:
         *options: str,
         stderr: int | None = None,
         files_max: int | None = None,
+        command: Sequence[str] = (str(COMMAND),),
         **environ: str,
     ) -> None:
-        """`files_max` is how many descriptors it may have."""
+        """`files_max` is how many descriptors it may have; `command` runs `lithify`."""
         ports = ("--pulsar-port", "0", "--http-port", "0")
         limit = () if files_max is None else ("sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh")
         # A pipe without a reader takes some lines only.
         self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
         self.process = subprocess.Popen(
-            [*limit, COMMAND, "serve", "--data", data, *ports, *options],
+            [*limit, *command, "serve", "--data", data, *ports, *options],
             stdout=subprocess.PIPE,
             stderr=self._log if stderr is None else stderr,
             text=True,

@@ -73,7 +73,7 @@ class Load:
         try:
             work()
         except (pulsar.PulsarException, httpx.HTTPError) as error:
-            # A node that was killed answers nobody.
+            # A node that was killed answers no request.
             self.errors.append(error)
 
     def _produce(self) -> None:
@@ -135,8 +135,8 @@ def check_restored(
                     store.get(blob_id)
             elif blob_id not in before.deleted:
                 assert store.get(blob_id).read() == content
-        node.topics.get("orders").append(value=b"goes on")
-        store.put(b"goes on", service="s")
+        node.topics.get("orders").append(value=b"continues")
+        store.put(b"continues", service="s")
     assert verify_store(FS, str(data / "blobs" / "photos"), SystemClock()).ok
     assert verify_log(FS, str(data / "topics/public/default/orders/log")).damage is None
 

@@ -24,7 +24,7 @@ SHAPE = {"capacity_bytes": 2**24, "segment_bytes": 2**20}
 
 
 class Stranger:
-    """Listens, remembers what it is shown, and sends everybody elsewhere."""
+    """Listens, remembers what it is shown, and sends every caller elsewhere."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str | None]] = []
@@ -79,7 +79,7 @@ def test_a_token_is_sent_to_its_peer_only(tmp_path: Path) -> None:
         Stranger().listening() as first,
         Stranger().listening() as second,
     ):
-        # From before there were peers: the list of the store has an address of anybody.
+        # From before there were peers: the list of the store has an address of any node.
         create(at)
         old = f"{stranger.url}/blobs/photos"
         blobs("replicas", "photos", "--set", old, *at)

@@ -293,7 +293,9 @@ async def live_through(cluster: Cluster, seconds: float, seed: int, least: int) 
         await compacted(node)
         assert await read_all(node, keys) == values, f"after compaction of {node.node}"
     await rebuild(cluster, "n3", "n4")
-    assert await read_all(cluster.nodes["n4"], keys) == values, "on a member that began anew"
+    assert await read_all(cluster.nodes["n4"], keys) == values, (
+        "on a member that began without files"
+    )
 
 
 async def rebuild(cluster: Cluster, lost: str, new: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lithify.cli.main import app
-from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
+from lithify.compaction.limits.one_run_per_disk import DiskGate, find_gate_directory
 from lithify.errors import RunRefused
 from lithify.fs import LocalFileSystem
 from lithify.log.file_names import HISTORY
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lithify.compaction.limits.disk_gate import DiskTurn
+    from lithify.compaction.limits.one_run_per_disk import DiskTurn
 
 Row = dict[str, Any]
 

@@ -113,7 +113,7 @@ def test_ordinary_restarts_are_no_older_copies(tmp_path: Path) -> None:
 
 
 def test_a_node_of_another_cluster_is_refused_when_it_connects(tmp_path: Path) -> None:
-    """Both have the cluster's name, the group's key, and nobody has met the other one before."""
+    """Both have the cluster's name, the group's key, and neither has met the other before."""
 
     async def known(node: RaftProcess) -> str:
         async with asyncio.timeout(60):

@@ -59,7 +59,7 @@ BODIES = (
     b'{"change": "+n2", "book": {"n2": "a\\u0000b:7001"}}',
     b'{"change": "+n2", "book": {"n2": ["far"]}}',
     b'{"to": 5}',
-    b'{"to": "nobody"}',
+    b'{"to": "unknown"}',
     b'{"rewrite": {"a": []}}',
 )
 
@@ -205,7 +205,7 @@ def test_no_bytes_of_a_client_stop_a_node(node: RaftProcess) -> None:
 
 
 def test_a_length_that_is_only_claimed_costs_no_memory(node: RaftProcess) -> None:
-    """Large frames that never come, of many connections; and those that nobody greets with."""
+    """Large frames that never come, of many connections; and of connections without a greeting."""
 
     async def story() -> None:
         await works(node)

@@ -105,7 +105,7 @@ def test_a_change_that_took_effect_can_be_repeated(tmp_path: Path) -> None:
         assert run(cluster, "remove", "n4")[0] == 0
         code, _, err = run(cluster, "remove", "n9")
         assert code == 4
-        assert "n9" in err, "nobody has ever heard of it"
+        assert "n9" in err, "no node knows it"
 
 
 def test_each_event_of_a_group_is_logged_once(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_each_event_of_a_group_is_logged_once(tmp_path: Path) -> None:
         changes = re.findall(r"leader changed.*(leader=\S+ term=\d+)", text)
         assert any(each.startswith(f"leader={new.node} ") for each in changes)
         assert len(changes) == len(set(changes)), "each leader of each term once"
-        # Once until somebody leads, however often members stand for election.
+        # Once until a member leads, however often members stand for election.
         assert len(re.findall(rf"election begun.*was={leader.node}", text)) <= 1
         assert "election begun" in new.errors.read_text()
         # A new member that needs entries which the others have compacted away.

@@ -34,7 +34,7 @@ def commands_of(title: str) -> list[str]:
 
 
 class Operator:
-    """Three nodes, and somebody who types what the page says; each port is a free one."""
+    """Three nodes, and the commands of the page; each port is a free one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -125,7 +125,7 @@ def test_lost_majority(operator: Operator) -> None:
     operator.run(f"lithify raft put colour blue --nodes {alone}")
     shown = operator.run(f"lithify raft members --nodes {alone}")
     assert shown.startswith("voters n1 n4 n5")
-    # One of the lost comes back: it disturbs nobody.
+    # One of the lost comes back: it disturbs no member.
     operator.serve("n2")
     operator.run(f"lithify raft put colour green --nodes {alone}")
     assert operator.get("colour", "127.0.0.1:7004") == "green"

@@ -83,7 +83,7 @@ def test_a_connected_client_reads_at_another_node(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_hangs_is_followed_by_another(tmp_path: Path) -> None:
-    """What was sent to it is not sent again: nobody knows whether it will be done."""
+    """What was sent to it is not sent again: its outcome is unknown."""
 
     async def story(cluster: Cluster, leader: RaftProcess) -> None:
         others = [each.address for each in cluster.nodes.values() if each is not leader]

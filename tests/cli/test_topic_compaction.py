@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import lithify
 from lithify.cli.main import app
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.exit_codes import CONFLICT, FAILED, UNREACHABLE, USAGE
 from lithify.fs import LocalFileSystem
 from tests.cli.nodes import COMMAND, served

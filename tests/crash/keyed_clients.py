@@ -15,7 +15,7 @@ when M had been sent is wrong
 1. if it finds a number below N: a value is older than acknowledged, or a deleted key is back;
 2. if it finds nothing though N is a value and N = M: something acknowledged is lost.
 
-When its connection breaks, the client says that there are no more messages, and that a view is
+When its connection breaks, the client says that it has read all messages, and that a view is
 complete which has read nothing. So a reader's end counts if it is still connected and says so once
 more. A view cannot be asked: `Connection` watches a reader of the same client, which has the same
 connection. A view that was made while that stood must be right at once. One that is wrong, and
@@ -89,7 +89,7 @@ class Clients:
         self._end(lasting)
 
     def _end(self, lasting: Any) -> None:
-        """All is acknowledged, so everybody must find the model itself."""
+        """All is acknowledged, so every reader must find the model itself."""
         model = {key: number for key, (number, live) in self._acknowledged.items() if live}
         for name, found in (("reader", self._read()), ("view", self._view())):
             if found != model:
@@ -181,7 +181,7 @@ class Connection:
     """Whether a client's connection to its node stands, and since when."""
 
     def __init__(self, client: pulsar.Client, topic: str) -> None:
-        # Nobody reads from it. A client has one connection to a node, which all of it share.
+        # Nothing reads from it. A client has one connection to a node, which all of it share.
         self._reader = client.create_reader(topic, pulsar.MessageId.latest)
         self._since_s: float | None = None
         threading.Thread(target=self._watch, daemon=True).start()

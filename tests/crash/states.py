@@ -140,7 +140,7 @@ def roll(fs: FileSystem) -> None:
 
 
 def append_that_rolls(fs: FileSystem) -> None:
-    """Here the footer comes before the successor; whoever calls `roll` has that made first."""
+    """Here the footer comes before the successor; `roll` makes that first."""
     log = open_log(fs)
     log.append(body_of(NEW)).result()
     log.change_settings(replace(log.settings, segment_bytes_max=1024))

@@ -187,8 +187,8 @@ class Story:
         self._check_files(fs, log)
         last = log.next_position
         assert last > max(self.promises.acknowledged, default=-1) or not lossless
-        self.promises.written[last] = b"life goes on"
-        log.append(b"life goes on", position=last).result()
+        self.promises.written[last] = b"after the crash"
+        log.append(b"after the crash", position=last).result()
         self.promises.acknowledged.add(last)
         log.roll()
         compactor = self.compactor(fs, log, rng)

@@ -4,8 +4,8 @@ It is killed while groups are copied, and when all are copied and the manifest i
 Each time the next node takes the run up where it stopped: what the journal has is used, nothing is
 in the result twice, and every blob answers as it did before, also while this continues.
 
-From the last copy to the end of a run it is a few milliseconds, and whoever looks for them from
-another process may come too late on a busy machine. Then the story is told from its beginning.
+From the last copy to the end of a run it is a few milliseconds, and another process
+may see them too late on a busy machine. Then the story is repeated from its beginning.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Photos:
         try:
             return Journal(FS, self.directory).read()
         except FileNotFoundError:
-            return None  # The run has ended since it was looked whether there is one.
+            return None  # The run has ended since the check for one.
 
     def kill_when(
         self, node: Served, http: httpx.Client, what: Callable[[RunRecord], bool]
@@ -101,7 +101,7 @@ class Photos:
         return left
 
     def check_end(self, run_id: str, expected: dict[str, tuple[int, bytes]]) -> None:
-        """The next node ends the run, which changes nothing for anybody."""
+        """The next node ends the run, which changes nothing for a client."""
         with served(self.data) as node, httpx.Client(base_url=node.http, timeout=60) as http:
             finished(http)
             assert self.answers(http) == expected
@@ -125,7 +125,7 @@ class Photos:
 
 
 def is_over(http: httpx.Client) -> bool:
-    """Has the run ended well? While nobody has taken it up it has not."""
+    """Has the run ended well? Not before a node has resumed it."""
     found = http.get("/blobs/photos/compaction").json()
     if found["status"] == "RUNNING" or "interrupted" in found["lastError"]:
         return False

@@ -69,7 +69,7 @@ class Command:
     def _read(self) -> bytes:
         """What is shown next; nothing once all that could show something have ended."""
         changed, _, _ = select.select([self._terminal], [], [], PROCESS_S_MAX)
-        assert changed, "nothing is shown any more, and somebody is left who could"
+        assert changed, "nothing is shown, and a process is left that could"
         try:
             return os.read(self._terminal, 65536)
         except OSError:
@@ -93,7 +93,7 @@ class Command:
         self.process.wait()
 
     def wait_for_all(self) -> None:
-        """Until nobody is left who could still write."""
+        """Until no process is left that could still write."""
         while self._read():
             pass
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lithify.fs import MemoryFileSystem
 from lithify.live_set import LiveSet
-from lithify.raft.group.proposals_and_reads import CommandResult, Result
+from lithify.raft.commands import CommandResult, Result
 from lithify.raft.machine import Checkpoint, Effect, Meta, QueryRead, ReleaseCursor
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Member, Members
@@ -92,7 +92,7 @@ class Keeper:
         return ()
 
     def farewell(self, name: bytes) -> bytes:
-        raise AssertionError("nobody is sent anything")
+        raise AssertionError("no member is sent anything")
 
     def save(self, state: State) -> Iterable[bytes]:
         return [json.dumps(state).encode()]

@@ -6,7 +6,7 @@ Whatever is left, after a power cut or a kill, the next start finds:
 1. the group with all that it had, if its end was not yet durable; else nothing of it, neither files
    nor entries nor state, not even as those of the group of the same name that came after it;
 2. the other group as it was;
-3. no directory that nobody knows.
+3. no unknown directory.
 """
 
 from __future__ import annotations

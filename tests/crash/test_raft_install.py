@@ -88,7 +88,7 @@ class Behind(Members):
 
     def check_as_it_was(self) -> None:
         assert self.seen() == self.before  # 1
-        assert not self["n3"].storage._installs  # 2
+        assert not self["n3"].storage.installs  # 2
         assert self["n3"].fs.list(SNAPSHOTS) == []
 
     @property
@@ -154,7 +154,7 @@ def test_another_leader_at_any_message() -> None:
         if not members.is_installed:
             # The other one has no snapshot, but all entries: the log resumes where it was.
             assert members.seen()[2][: len(members.before[2])] == members.before[2]
-            assert not members["n3"].storage._installs
+            assert not members["n3"].storage.installs
         members["n2"].group.transfer("n1")
         members.settle()
         members.check_completes()

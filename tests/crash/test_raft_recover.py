@@ -12,14 +12,14 @@ import pytest
 
 from lithify.errors import Corrupt, InvalidInput, ReadFailed
 from lithify.raft.backup.group_backup import read_backup, verify_backup, write_backup
-from lithify.raft.backup.restore import load_stopped, restore
+from lithify.raft.commands import CommandResult
 from lithify.raft.core.configuration import Config
 from lithify.raft.group.group import Group
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.machine import KvMachine, kv_machine
 from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.restore import load_stopped, restore
 from lithify.raft.storage.storage import RaftStorage
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Members
@@ -42,7 +42,7 @@ def survivor() -> MemoryFileSystem:
     members.snapshot("n1")
     for number in range(0, KEYS, 2):
         members.put("n1", b"k%d" % number, b"value %d" % number + b"." * 200)
-    # Not acknowledged by anybody else.
+    # Not acknowledged by another member.
     members.lose = lambda _: True
     members["n1"].group.propose(kv.put(b"tail", b"uncommitted"), lambda _: None)
     members.settle()

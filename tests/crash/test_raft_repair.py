@@ -59,7 +59,7 @@ class Damaged(Members):
         assert not own.log.segments.damages.open
         for number in range(KEYS):
             assert self.get("n2", b"k%d" % number) == self.value(number)
-        assert not own.log.segments.damages.open, "nothing is damaged any more"
+        assert not own.log.segments.damages.open, "nothing is damaged"
         assert not [name for name in self.disk.list(own.directory) if name.endswith(".repair")]
 
 

@@ -2,8 +2,8 @@
 
 After each flip the log is verified, opened for writing and read in every way. Each answer must be
 an error of the `Corrupt` family, or the very answer that the undamaged log gives. The one
-exception is the last frame of the active segment, for which nobody vouches: it may be cut, and
-then the cut is announced and everything before it is there.
+exception is the last frame of the active segment, which may be torn: it may be cut, and then the
+cut is reported and everything before it is there.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def check_flip(name: str, offset: int, mask: int) -> None:
         try:
             found = check_log(fs, DIRECTORY, lambda _: None)
         except UnsupportedVersion:
-            # The bit stood in the version, which no checksum covers where the rest may be newer.
+            # The bit was in the version, which no checksum covers where the rest may be newer.
             return
         assert (read_file(fs, path), fs.list(DIRECTORY)) == (damaged, FILES), "verify changed it"
         seen = look(fs)

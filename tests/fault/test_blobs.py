@@ -121,6 +121,6 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
                 life.reborn(disk).check()
                 seen["right"] += 1
             except (Corrupt, UnsupportedVersion):
-                assert not name.endswith(".keys"), "it can be made again"
+                assert not name.endswith(".keys"), "it can be rebuilt"
                 seen["refused"] += 1
     assert min(seen.values()) > 200, seen

@@ -73,7 +73,7 @@ def test_every_operation_fails(kind: str, operation: str, count: int) -> None:
             surfaced = story.errors or story.refused or is_dispensable(fs, fault)
             assert surfaced, "the error surfaced nowhere"
             # A failed fsync is told to each append that waited for it.
-            assert len(story.errors) <= count + 1, "the log did not go on"
+            assert len(story.errors) <= count + 1, "the log did not continue"
             story.check(disk.crash_clone(random.Random(nth)))
         except (AssertionError, LithifyError, OSError) as error:
             raise AssertionError(f"seed={SEED} fault={fault}: {error!r}") from error
@@ -151,7 +151,7 @@ BALLAST = "/data/ballast"
 
 
 def nearly_full(room_bytes: int) -> tuple[MemoryFileSystem, Log]:
-    """A log of two segments on a disk that has `room_bytes` left, beside somebody else's file."""
+    """A log of two segments on a disk that has `room_bytes` left, beside another file."""
     fs = MemoryFileSystem(capacity_bytes=30_000)
     log = open_log(fs)
     fill(log, segments=2)

@@ -77,7 +77,7 @@ def test_a_topic_too_many_gets_a_clear_error(node: Limited) -> None:
         assert (status, "open_topics_max" in answer["reason"]) == (503, True), answer
         assert ask(node, "GET", f"{ADMIN}/one-more/stats")[0] == 404, "it was not created"
         for number, producer in enumerate(producers):
-            producer.send(b"%d goes on" % number)
+            producer.send(b"%d continues" % number)
         producers.pop().close()
         deadline_s = time.monotonic() + WAIT_S
         while ask(node, "PUT", f"{ADMIN}/one-more")[0] != 204:

@@ -154,7 +154,7 @@ def test_a_store_of_dead_blobs_is_compacted_on_a_disk_without_a_free_byte(tmp_pa
                 assert time.monotonic() < deadline_s, node.logged()
                 time.sleep(0.1)
             said(node, "ready", 200, "ok")
-            assert (disk / "data" / "RESERVE").stat().st_size == 2**20, "made again"
+            assert (disk / "data" / "RESERVE").stat().st_size == 2**20, "recreated"
 
 
 def test_a_full_disk_lets_blobs_stores_and_topics_be_deleted_and_the_node_stop(
@@ -307,7 +307,7 @@ def test_a_consumer_of_a_damaged_segment_is_refused(
             assert f"{segment} at byte " in raw.expect(Type.ERROR).error.message
         other = client.subscribe(TOPIC, "others", initial_position=pulsar.InitialPosition.Latest)
         client.create_producer(TOPIC).send(b"behind it")
-        assert other.receive(RECEIVE_MS).data() == b"behind it", "others go on"
+        assert other.receive(RECEIVE_MS).data() == b"behind it", "others continue"
         assert node.logged().count("a subscription cannot read further") == 1
         assert segment.name in node.logged()
         assert "Traceback" not in node.logged()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lithify.fs import File
+    from lithify.raft.storage.group_log import GroupLog
 
 KEYS = 200
 
@@ -94,6 +95,9 @@ class Three:
     def segments(self, name: str) -> list[Path]:
         found = (self.directory / name / "groups" / "default").glob("*.segment")
         return sorted(path for path in found if not path.is_symlink())
+
+    def log(self, name: str) -> GroupLog:
+        return self.nodes[name].storage.groups["default"].log
 
     def damage(self, name: str) -> dict[str, Any]:
         seen = self.nodes[name].groups["default"].overview()
@@ -163,7 +167,7 @@ def test_a_damaged_block_is_answered_by_others_and_repaired(
 
     async def story() -> None:
         async with three(tmp_path, snapshot=snapshot) as nodes:
-            spans = nodes.nodes["n2"].groups["default"]._own.log.segments.spans
+            spans = nodes.log("n2").segments.spans
             path = nodes.segments("n2")[0].with_name(spans[which].ref.name)
             flip(path, SEGMENT_HEADER_BYTES + (60 if which else 700))
             async with nodes.client("n2") as kv:
@@ -177,9 +181,10 @@ def test_a_damaged_block_is_answered_by_others_and_repaired(
             command = ["raft", "overview", "--nodes", at]
             shown = await asyncio.to_thread(CliRunner().invoke, app, command)
             assert "default: damage found 1 times, repaired 1" in shown.stdout
-            # Nobody else is needed to read it.
-            group = nodes.nodes["n2"].groups["default"]
-            group._own.log.read(list(group._own.log.state.needed(1, group.applied_index)))
+            # No other member is needed to read it.
+            log = nodes.log("n2")
+            applied = nodes.nodes["n2"].groups["default"].applied_index
+            log.read(list(log.state.needed(1, applied)))
             # It continues after a restart.
             await nodes.stop("n2")
             await nodes.start("n2")
@@ -195,14 +200,14 @@ def test_entries_beside_the_damage_stay_readable(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path) as nodes:
             path = nodes.segments("n2")[0]
-            own = nodes.nodes["n2"].groups["default"]._own
-            span = own.log.segments.spans[0]
+            log = nodes.log("n2")
+            span = log.segments.spans[0]
             indexes = list(range(span.first, span.last + 1))
             for at in range(SEGMENT_HEADER_BYTES, path.stat().st_size, 97):
                 data = path.read_bytes()
                 flip(path, at)
-                own.log.segments._close([span.ref.name])
-                found = own.log.segments.read_intact(span.ref, indexes)
+                log.segments.close_files([span.ref.name])
+                found = log.segments.read_intact(span.ref, indexes)
                 # One frame, or none if the block index or the footer is hit.
                 assert len(indexes) - len(found) <= 1, at
                 path.write_bytes(data)
@@ -214,7 +219,7 @@ def test_a_disk_that_does_not_read_a_segment_does_not_end_the_node(tmp_path: Pat
     async def story() -> None:
         async with three(tmp_path, snapshot=True) as nodes:
             bad = nodes.segments("n3")[1].name
-            nodes.nodes["n3"].groups["default"]._own.log.segments._close([bad])
+            nodes.log("n3").segments.close_files([bad])
             nodes.fs["n3"].unreadable = lambda path: path.endswith(bad)
             async with nodes.client("n3") as kv:
                 await check_all(kv)
@@ -242,8 +247,8 @@ def test_a_leader_whose_disk_reads_no_segment_continues(tmp_path: Path, operatio
                     # It may be refused while n3 catches up.
                     with suppress(OperationRefused):
                         await kv.client.ask_json("default", ClientOperation.TRANSFER, to="n3")
-                segments = group._own.log.segments
-                segments._close([span.ref.name for span in segments.spans])
+                segments = nodes.log("n3").segments
+                segments.close_files([span.ref.name for span in segments.spans])
                 fs.add(Fault(operation, "*.segment", count=None))
                 await check_all(kv)
                 for n in range(KEYS // 2):
@@ -251,7 +256,7 @@ def test_a_leader_whose_disk_reads_no_segment_continues(tmp_path: Path, operatio
                 for what in (ClientOperation.SNAPSHOT, ClientOperation.COMPACT):
                     await kv.client.ask_json("default", what)
                 await kv.put(b"most", b"")
-            assert not nodes.nodes["n3"]._failed.done()
+            assert not nodes.nodes["n3"].has_failed
             fs.clear()
             await until(lambda: not nodes.damage("n3")["damaged"])
             async with nodes.client("n3") as kv:
@@ -322,7 +327,7 @@ def test_a_log_that_cannot_be_read_at_the_start_is_repaired_first(
                 flip(path, SEGMENT_HEADER_BYTES + 700)
             await nodes.start("n2")
             assert list(nodes.nodes["n2"].ailing) == ["default"]
-            assert "default" not in nodes.nodes["n2"].groups, "it votes for nobody"
+            assert "default" not in nodes.nodes["n2"].groups, "it does not vote"
             async with nodes.client("n2", "n1") as kv:
                 await check_all(kv)
             await until(lambda: "default" in nodes.nodes["n2"].groups)
@@ -358,6 +363,6 @@ def test_damage_that_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, ki
             assert path.name in str(raised.value)
             async with nodes.client("n1", "n3") as kv:
                 await check_all(kv)
-                await kv.put(b"others", b"go on")
+                await kv.put(b"others", b"continue")
 
     asyncio.run(story())

@@ -68,9 +68,9 @@ def lived(directory: Path, *, snapshot: bool) -> Path:
                 group.take_snapshot()
                 node.mark(group)
                 await until(lambda: group.overview()["snapshot_index"] > 0)
-                await until(lambda: group._own.log.segments.spans[0].first > 2)
+                await until(lambda: node.storage.groups["default"].log.segments.spans[0].first > 2)
             await asyncio.gather(*(kv.put(b"k%d" % n, b"y" * 200) for n in range(60)))
-            await until(lambda: len(group._own.log.segments.spans) >= 3)
+            await until(lambda: len(node.storage.groups["default"].log.segments.spans) >= 3)
             await until(lambda: len(list((directory / "wal").iterdir())) == 1)
 
     asyncio.run(story())
@@ -153,7 +153,7 @@ def test_nothing_lost_opens(without_snapshot: Path, with_snapshot: Path, tmp_pat
         for _ in range(2):
             node = opened(directory)
             assert node.groups["default"].status().last_index > 400
-            node._storage.close()
+            node.storage.close()
 
 
 def test_a_snapshot_that_is_all_there_was_is_missed(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_a_snapshot_that_is_all_there_was_is_missed(tmp_path: Path) -> None:
             group.take_snapshot()
             node.mark(group)
             await until(lambda: group.overview()["snapshot_index"] >= index)
-            node._storage.wal.ask_roll("test")
-            await until(lambda: node._storage.settled_number >= 1)
-            await until(lambda: 1 not in node._storage.manifest.wal)
+            node.storage.wal.ask_roll("test")
+            await until(lambda: node.storage.settled_number >= 1)
+            await until(lambda: 1 not in node.storage.manifest.wal)
 
     asyncio.run(story())
     directory = tmp_path / "n1"
@@ -211,7 +211,7 @@ def test_one_of_several_files_of_the_write_ahead_log(tmp_path: Path, place: int,
     assert len(files) == 3
     node = opened(tmp_path / "n1")
     assert node.groups["default"].status().last_index == 30
-    node._storage.close()
+    node.storage.close()
     if how == "gone":
         files[place].unlink()
     elif how == "empty":
@@ -231,7 +231,7 @@ def test_a_group_without_its_directory_still_has_its_vote(tmp_path: Path) -> Non
     node = opened(tmp_path / "n1")
     status = node.groups["default"].status()
     assert (status.term, status.vote, status.last_index) == (3, "n2", 30)
-    node._storage.close()
+    node.storage.close()
 
 
 def as_of_an_earlier_version(directory: Path, *, manifest: bool = False) -> None:
@@ -250,7 +250,7 @@ def test_a_directory_of_an_earlier_version_gets_a_manifest(
 ) -> None:
     directory = a_copy(without_snapshot, tmp_path)
     as_of_an_earlier_version(directory)
-    opened(directory)._storage.close()
+    opened(directory).storage.close()
     assert (directory / "MANIFEST").exists()
     shutil.rmtree(directory / "groups")
     with pytest.raises(FilesLost):
@@ -271,7 +271,7 @@ def test_an_earlier_version_may_run_again_after_a_later_one(
     value["wal"] = {str(number): 2**20}
     value["ends"] = {"default": [2**20, 0, 0]}
     manifest.write_bytes(encode_line(json.dumps(value)))
-    opened(directory)._storage.close()
+    opened(directory).storage.close()
     ((_, line),), _ = read_lines(LocalFileSystem(), str(manifest))
     assert list(json.loads(line)["wal"]) != [str(number)]
 

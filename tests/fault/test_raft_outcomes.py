@@ -158,8 +158,8 @@ def test_not_done_is_reported_only_for_commands_that_were_not_done(
             )
             # The limits reach from before the greeting to behind the answer.
             assert set(all_said) == {"not done", "unknown", "done"}
-            # The last byte of the request decides whether it can be done. By themselves: among so
-            # many others one of these may not be sent in time.
+            # The last byte of the request decides whether it can be done. By themselves:
+            # among that many others one of these may not be sent in time.
             assert await said(kv, target, b"without", up=sent - 1) == "unknown"
             assert await said(kv, target, b"with it", down=answered) == "done"
 

@@ -181,7 +181,7 @@ def test_a_damaged_side_file_is_written_again(
     for event in found.set_aside:
         (file,) = files
         kept = file.with_name(event.kept_as)
-        # The report of a run may stand behind lines of a newer version.
+        # The report of a run may come after lines of a newer version.
         assert kept.read_bytes().startswith(damaged[file])
         assert not list(file.parent.glob(f"{file.name}.damaged-2"))
     silent = damage is Path.unlink or pattern.endswith(".keys")

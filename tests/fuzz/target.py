@@ -8,13 +8,14 @@
 3. After each piece broker, topics and sessions must agree on who is there and who holds what, and
    nothing may have been logged as a failure. What was sent must be frames.
 4. In the end all connections close. Nothing may be left of them, the bystander gets its messages,
-   every topic can be read by everybody, and the next process finds on disk what this one had.
+   every topic can be read by subscriptions of all types, and the next process finds on disk what
+   this one had.
 
 Any other exception is a finding.
 
-A *secured* broker asks for tokens: of somebody who may do everything, who may read, who may write,
-or who may do nothing (`GRANTS`). A second passes before each piece, so that tokens expire. Nobody
-may ever have a producer or a consumer who is not allowed to.
+A *secured* broker asks for tokens: of clients that may do everything, read, write, or
+nothing (`GRANTS`). A second passes before each piece, so that tokens expire. No client may ever
+have a producer or a consumer without the permission.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ async def _settle(broker: Broker) -> None:
     """Let everything happen that follows from what has happened."""
     for _ in range(ROUNDS_MAX):
         await broker.settled()
-        if not (broker._due or broker._reading):
+        if not (broker.is_dispatching):
             return
         await asyncio.sleep(0)
     raise AssertionError("there is no end to it")
@@ -189,21 +190,21 @@ def _agree(broker: Broker, peers: Sequence[Peer]) -> None:
     """Sessions, broker and topics know the same producers and consumers."""
     producers, consumers = set(), set()
     for peer in peers:
-        for number, making in peer.session._producing._joined.items():
+        for number, making in peer.session.producing.joined.items():
             producers.add(making.producer)
-            assert broker._producers[making.producer] == (peer.session._producing, number)
+            assert broker.producers[making.producer] == (peer.session.producing, number)
             known = making.topic.producers
             there = known.joined.get(making.producer.name) is making.producer
             assert there is making.ready, (making, known.joined)
             assert there or making.producer in known.waiting
-        for number, taking in peer.session._consuming._joined.items():
+        for number, taking in peer.session.consuming.joined.items():
             consumers.add(taking.consumer)
-            assert broker._consumers[taking.consumer] == (peer.session._consuming, number)
+            assert broker.consumers[taking.consumer] == (peer.session.consuming, number)
             assert taking.consumer in taking.subscription.consumers
             assert taking.topic.subscriptions[taking.subscription.name] is taking.subscription
         assert peer.session.unanswered == 0
-    assert set(broker._producers) == producers
-    assert set(broker._consumers) == consumers
+    assert set(broker.producers) == producers
+    assert set(broker.consumers) == consumers
     for topic in broker.topics.opened().values():
         assert producers.issuperset((*topic.producers.joined.values(), *topic.producers.waiting))
         for subscription in topic.subscriptions.values():
@@ -212,25 +213,25 @@ def _agree(broker: Broker, peers: Sequence[Peer]) -> None:
 
 
 def _are_allowed(peers: Sequence[Peer]) -> None:
-    """Nobody has a producer or a consumer without the right to have it."""
+    """No client has a producer or a consumer without the permission."""
     for peer in peers:
-        gate = peer.session._gate
-        if gate._access is None:
+        gate = peer.session.gate
+        if gate.access is None:
             continue
         for action, joined in (
-            (Action.PRODUCE, peer.session._producing._joined),
-            (Action.CONSUME, peer.session._consuming._joined),
+            (Action.PRODUCE, peer.session.producing.joined),
+            (Action.CONSUME, peer.session.consuming.joined),
         ):
             for each in joined.values():
-                assert gate._principal is not None, each
-                gate._access.check(gate._principal, each.topic.name.namespace, action)
+                assert gate.principal is not None, each
+                gate.access.check(gate.principal, each.topic.name.namespace, action)
 
 
 def _counts_are_right(topic: Topic, subscription: Subscription) -> None:
     for consumer in subscription.consumers:
         assert consumer.unacked_messages == sum(each.messages for each in consumer.held.values())
-        assert all(subscription._holders[position] is consumer for position in consumer.held)
-    assert len(subscription._holders) == sum(len(each.held) for each in subscription.consumers)
+        assert all(subscription.holders[position] is consumer for position in consumer.held)
+    assert len(subscription.holders) == sum(len(each.held) for each in subscription.consumers)
     assert -1 <= subscription.cursor.mark_delete < topic.log.next_position
 
 

@@ -68,7 +68,7 @@ def hung_up(each: socket.socket) -> bool:
 
 
 def idle(node: WatchedNode) -> None:
-    """Wait until the node has hung up on everybody: what is left are the two ports and its own."""
+    """Wait until the node has closed all connections: left are the two ports and its own."""
     wait_until(lambda: node.sockets <= 4)
 
 
@@ -100,7 +100,7 @@ def test_frames_that_are_never_finished(tmp_path: Path) -> None:
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(node.port)) for _ in range(40)]
             for client in clients:
-                send_what_is_taken(client._socket, UNFINISHED + bytes(4 * MIB))
+                send_what_is_taken(client.socket, UNFINISHED + bytes(4 * MIB))
             assert node.memory_bytes - before < 80 * MIB
             assert all(client.is_closed for client in clients)
         assert "receive_bytes_max" in node.logged()
@@ -121,10 +121,10 @@ def test_a_slow_frame_is_no_unfinished_one(tmp_path: Path) -> None:
         frame = send_frame(0, b"x" * 100)
         for _ in range(12):
             one.send(frame[:50])
-            one._socket.settimeout(0.3)
+            one.socket.settimeout(0.3)
             with pytest.raises(TimeoutError):
-                one._socket.recv(1)
-            one._socket.settimeout(PROCESS_S_MAX)
+                one.socket.recv(1)
+            one.socket.settimeout(PROCESS_S_MAX)
             one.send(frame[50:])
             one.expect(Type.SEND_RECEIPT)
 

@@ -51,7 +51,7 @@ class Crowd:
                 client.expect(Type.SEND_RECEIPT)
 
     def topic(self) -> str:
-        """A topic that nobody has used."""
+        """A topic that was never used."""
         return f"new-{next(_numbers)}"
 
     def client(self) -> RawClient:

@@ -18,7 +18,7 @@ def fill(topic: Topic, messages: int, keys: int) -> None:
 
 
 def finished(node: HttpNode, at: str = AT) -> dict[str, str]:
-    """What a run that is going on ends with."""
+    """What a run in progress ends with."""
     while True:
         found: dict[str, str] = node.get(f"{at}/compaction")
         if found["status"] != "RUNNING":

@@ -29,7 +29,7 @@ SETTINGS = {"deleted_retention_ms": 500}
 def carry_load(
     data: Path, seconds: float, clients: int, rest_s: float, segment_bytes: int
 ) -> tuple[Any, Any, Any]:
-    """(what the clients told, when runs went on, reports)."""
+    """(what the clients told, when runs were in progress, reports)."""
     spans: list[tuple[float, float]] = []
     with served(data) as node, httpx.Client(base_url=node.http, timeout=PROCESS_S_MAX) as http:
         shape = {"capacity_bytes": CAPACITY_BYTES, "segment_bytes": segment_bytes}

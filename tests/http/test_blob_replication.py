@@ -10,7 +10,7 @@ import pytest
 from lithify.blobs.replication.blob_stream import read_records
 from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.blobs.replication.replicator import PeerStatus
-from lithify.blobs.replication.states import BlobChanges
+from lithify.blobs.replication.tokens_and_pages import BlobChanges
 from tests.cli.nodes import served_here
 from tests.http.test_blobs import Photos
 from tests.unit.blobs.replicas import Chunks
@@ -117,7 +117,7 @@ def test_a_head_and_the_info_are_answered_by_a_replica_as_a_get_is(tmp_path: Pat
     with served_here(tmp_path / "a") as there, served_here(tmp_path / "b", peer=there) as here:
         for url in (there, here):
             assert httpx.put(f"{url}/blobs/photos", json=shape).status_code == 201
-        # Nobody pulls in these nodes: what is there is not here.
+        # Nothing replicates in these nodes: what is there is not here.
         assert httpx.put(f"{here}/blobs/photos/replicas", json=[f"{there}/blobs/photos"]).is_success
         with httpx.Client(base_url=here) as client:
             content = bytes(3 * 2**20)

@@ -442,7 +442,7 @@ def memory_bytes(node: Served) -> int:
 
 def test_large_contents_are_streamed_both_ways(real: Served) -> None:
     before_bytes = 0
-    # A few pieces are what anybody costs; twelve times as much costs no more.
+    # A few pieces are the cost of any client; twelve times as much costs no more.
     for mebibytes in (5, 60):
         content = os.urandom(2**20) * mebibytes
         pieces = (content[at : at + 100_000] for at in range(0, len(content), 100_000))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.topics.producers.admission import (
+from lithify.topics.admission import (
     TooManySubscriptions,
     check_consumer,
     check_producer,

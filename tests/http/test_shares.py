@@ -1,4 +1,4 @@
-"""Places that callers share: nobody holds all of them, and nobody waits for ever."""
+"""Places that callers share: no caller holds all of them, and none waits for ever."""
 
 from __future__ import annotations
 

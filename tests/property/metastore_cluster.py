@@ -11,7 +11,8 @@ Wall clocks jump. Checked, beside what that world checks:
   members; if it does not, it ends with `RevisionCompacted`, and the floor has passed it
 - histories of keys are linearizable, compare by compare; keys that are always written together are
   always read together
-- a lease ends only when its time has passed since it was last kept, and nobody believes in it then
+- a lease ends only when its time has passed since it was last kept, and no holder believes in it
+  then
 - in the end all members give the same answers, and every watcher has got everything
 """
 
@@ -170,7 +171,7 @@ class MetastoreWorld(World):
         return self.members.get(name)
 
     def turn(self) -> None:
-        """Let all tasks go on as far as they can."""
+        """Run all tasks as far as possible."""
         while True:
             self.loop.run_until_complete(_turns())
             for life in self.lives.values():

@@ -19,8 +19,8 @@ from lithify.metastore.held_lease import HeldLease
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import MetastoreMaintenance
+from lithify.raft.commands import CommandResult
 from lithify.raft.core import Dropped
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import MayHaveHappened, NoAnswer
 from lithify.raft.node.group_listeners import GroupListeners
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from lithify.live_set import LiveSet
     from lithify.metastore.state import MetastoreState
+    from lithify.raft.commands import Done, Result
     from lithify.raft.group.group import Group
-    from lithify.raft.group.proposals_and_reads import Done, Result
     from lithify.raft.machine import CommandBatch, Effect
     from tests.property.metastore_cluster import MetastoreWorld
     from tests.property.raft_member import Member
@@ -157,7 +157,7 @@ class Life:
                 await asyncio.sleep(0)
 
     async def use_lease(self) -> None:
-        """Get a lease, keep it, or give it back."""
+        """Get, keep or release a lease."""
         rng, held = self.world.random, self.held
         with suppress(MayHaveHappened, MetastoreUnavailable, LeaseNotFound):
             if not held.id:

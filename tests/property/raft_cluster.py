@@ -5,8 +5,8 @@
 Every member has its own disk, on which any operation may be the last: what was not durable may then
 be there, in part or not at all. Its write-ahead log, its segment writer and its worker do their
 work when the world lets them, as threads would. Messages are lost, doubled, late and out of order,
-links break, clocks run at different speeds, members come and go and give their files back when they
-are told that they are none, snapshots are taken and sent, segments dropped and merged,
+links break, clocks run at different speeds, members come and go and delete their files when they
+learn that they were removed, snapshots are taken and sent, segments dropped and merged,
 live entries rewritten at the head of the log. Many worlds have two or three groups, each with its
 own leader, over one write-ahead log: a file that is rolled or kept because one of them installs a
 snapshot has entries of all. Checked:
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError, WriteFailed
 from lithify.fs import MemoryFileSystem
+from lithify.raft.commands import CommandResult, CommandResults, Result
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.core import ConfChange, Config, CoreSettings, Dropped, MemberChange, Mode, Op
 from lithify.raft.core.errors import InvalidChange
-from lithify.raft.group.proposals_and_reads import CommandResult, CommandResults, Result
 from lithify.raft.group.removed_members import (
     NEVER_LEFT,
     MemberQuery,
@@ -85,7 +85,7 @@ class World:
         self.dead: dict[str, MemoryFileSystem] = {}
         self.members: dict[str, Member] = {}
         self.left: dict[str, RemovedMembership] = {}
-        """Of those who have given their files back, what they remember."""
+        """What members that have deleted their files remember."""
         self.history: dict[tuple[str, bytes], list[ClientOp]] = {
             (group, key): [] for group in self.groups for key in KEYS
         }
@@ -438,7 +438,7 @@ class World:
             if all(name in final and self.all_the_same(name, final[name]) for name in self.groups):
                 return
         everyone = self.members.values()
-        lines = [str(group._core.status()) for each in everyone for group in each.groups.values()]
+        lines = [str(group.status()) for each in everyone for group in each.groups.values()]
         raise AssertionError("no progress\n" + "\n".join(lines))
 
     def ended(self, final: dict[str, int], name: str, result: Result) -> None:
@@ -465,8 +465,8 @@ class World:
         leaders = [member.groups[name] for member in self.members.values() if member.leads(name)]
         if not leaders:
             return False
-        leader = max(leaders, key=lambda group: group._core.term)
-        members = leader._core.config.members | {leader.node}
+        leader = max(leaders, key=lambda group: group.term)
+        members = leader.config.members | {leader.node}
         groups = [self.members[member].groups[name] for member in members]
         if any(group.applied_index < index for group in groups):
             return False

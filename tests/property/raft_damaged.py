@@ -16,7 +16,6 @@ from collections import Counter
 
 from lithify.errors import DamagedFile
 from lithify.fs import MemoryFileSystem, read_file
-from lithify.raft.core import Role
 from lithify.raft.core.quorum import has_quorum
 from lithify.raft.storage.wal.format import WalTail, parse_batches
 from lithify.raft.storage.wal.recovery import wal_files
@@ -60,7 +59,7 @@ class Damaged(World):
         return all(has_quorum(config, others) for config in configs if config.electorate)
 
     def change(self) -> None:
-        # A member in doubt counts as one that is down: nobody makes it a part of the quorum.
+        # A member in doubt counts as one that is down: no member counts it for a quorum.
         if self.is_trusted():
             super().change()
 
@@ -95,7 +94,7 @@ class Damaged(World):
             for group in member.groups.values():
                 if group._own.doubt_term is not None:
                     self.counts["doubts"] += 1
-                    assert group._role is not Role.LEADER, "it may lack what was acknowledged"
+                    assert not group.leading_term, "it may lack what was acknowledged"
 
 
 def simulate(seed: int, steps: int = 1200) -> Damaged:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import WriteFailed
 from lithify.events import WriteRefused
-from lithify.raft.core import Role
 from lithify.raft.core.values import HardState
 from lithify.raft.group.group import Group
 from lithify.raft.group.removed_members import NEVER_LEFT
@@ -153,7 +152,7 @@ class Member:
         return can
 
     def leads(self, name: str) -> bool:
-        return self.groups[name]._role is Role.LEADER
+        return self.groups[name].leading_term > 0
 
 
 def check_live(group: Group[KvState]) -> None:

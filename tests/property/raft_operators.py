@@ -104,7 +104,7 @@ class Operators(World):
                 self.round()
 
     def stumble(self) -> None:
-        """A member crashes and is back before anybody acts."""
+        """A member crashes and is back before an operator acts."""
         self.crash()
         for _ in range(self.random.choice((1, 10))):
             self.round()
@@ -146,7 +146,7 @@ class Operators(World):
 
 
 def propose(core: RaftCore, change: ConfChange) -> None:
-    """What a node does with a client's change (`raft/group/proposals_and_reads.py`)."""
+    """What a node does with a client's change (`raft/group/proposals.py`)."""
     core.propose_change(core.prepared(change))
 
 

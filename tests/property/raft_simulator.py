@@ -10,9 +10,9 @@ done, snapshots pass others' logs, members come and go. Checked after every step
 - leader completeness: who is elected has everything that was committed before
 - state machine safety: every member applies the same at each index
 - durability: a vote, a vote request or an acknowledgement leaves only when the disk has it
-- linearizable reads: a read's index is not below what anybody had applied when it began
+- linearizable reads: a read's index is not below what any member had applied when it began
 
-In the end the world heals, and a new command must reach everybody.
+In the end the world heals, and a new command must reach all members.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class World:
             act()
 
     def a_leader(self) -> str | None:
-        leaders = [n for n, a in self.stage.actors.items() if a.core._engine.role.kind == "leader"]
+        leaders = [n for n, a in self.stage.actors.items() if a.core.status().role is Role.LEADER]
         return self.random.choice(leaders) if leaders else None
 
     def crash(self) -> None:
@@ -209,7 +209,7 @@ class World:
         one, two = self.random.sample(NAMES, 2)
         links = {frozenset((one, two))}
         if self.random.random() < 0.6:
-            # A leader that is cut off continues for a while, with entries that nobody will commit.
+            # A leader that is cut off continues for a while, with entries that are not committed.
             one = self.a_leader() or one
             links = {frozenset((one, name)) for name in NAMES if name != one}
         self.broken |= links
@@ -252,7 +252,7 @@ class World:
 
     def check_ready(self, name: str, ready: Ready) -> None:
         actor = self.stage.actors[name]
-        log = actor.core._engine.log
+        log = actor.core.log
         if ready.append is not None and ready.append.entries:
             before = log.term(ready.append.entries[0].index - 1)
             for entry in ready.append.entries:
@@ -273,7 +273,7 @@ class World:
             self.reads_answered += 1
 
     def check_commit(self, actor: Actor) -> None:
-        log = actor.core._engine.log
+        log = actor.core.log
         for index in range(max(log.committed, log.first_index), log.first_index - 1, -1):
             if index > log.committed or index in self.committed:
                 break

@@ -213,7 +213,8 @@ class Wiped(World):
     def ask(self, leader: Member, items: list[MemberChange]) -> None:
         """Ask for a change; a node that is added was checked first, and shows what it has.
 
-        Nobody acts before a loss was noticed: until then the leader counts on who answered last.
+        No operator acts before a loss was noticed: until then the leader counts on the last
+        answers.
         """
         config, changes = leader.groups[GROUP].config, []
         progress = leader.groups[GROUP]._core._engine.role.progress  # type: ignore[attr-defined]

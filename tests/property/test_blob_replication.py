@@ -7,7 +7,7 @@ Whatever has happened, when the world heals
 3. no replica has shown a blob again that it had known as deleted, but by an undelete, nor has any
    a blob that a ttl has let expire;
 4. no content was sent to a replica that had it;
-5. when time has passed, no delete is left that nobody needs.
+5. when time has passed, no delete is left that is not needed.
 
 `tests/unit/blobs/replicas.py` has the world, and checks 3 and 4 as it goes.
 """

@@ -193,7 +193,7 @@ def test_deletes_of_a_full_store_are_undone_with_the_help_of_runs() -> None:
             while restored < len(ids):
                 brim.store.undelete(ids[restored])
                 restored += 1
-        assert restored > before, "a run gave no room back"
+        assert restored > before, "a run freed no space"
         for _ in range(2):
             brim.store.compaction.run()
     assert len(list(brim.store.list())) == len(ids)

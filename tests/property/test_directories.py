@@ -2,7 +2,7 @@
 
 Whatever an operator does to them: what was acknowledged and not deleted is on disk, and is served
 or can be adopted with all that is in it. What was deleted is not served and cannot be adopted,
-unless somebody put a copy of its directory back.
+unless a copy of its directory was restored.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from random import Random
 
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.compaction.policies.built_in import Limits
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 
 LOGS = 10_000
 

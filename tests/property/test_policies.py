@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lithify.compaction.planning.plan import Plan, SegmentStats, apply_plan
 from lithify.compaction.policies.built_in import Limits, plan_all, plan_hybrid, plan_whole_dead
 from lithify.compaction.policies.compacted_view import plan_view
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.stats_based import plan_stats_based
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ def judge_nothing(self: Leader, change: ConfChange, after: Config) -> None: ...
 
 
 def judge_only_the_new(self: Leader, change: ConfChange, after: Config) -> None:
-    """New voters are learners that have the log, but nobody asks whether the others are there."""
+    """New voters are learners that have the log, but the others are not checked."""
     before = self.engine.members.config
     new = after.voters - before.electorate
     if any(name not in self.progress or not self.progress[name].match for name in new):

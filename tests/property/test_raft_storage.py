@@ -253,7 +253,7 @@ def check_files(storage: RaftStorage, group: str) -> None:
 
 
 def adopt(storage: RaftStorage, models: dict[str, Model]) -> None:
-    """Go on with what was found."""
+    """Continue with what was found."""
     for group, model in models.items():
         found = storage.groups.get(group)
         if found is None:

@@ -129,7 +129,7 @@ def test_one_log_runs_per_disk_and_the_queue_never_stalls(
     for name in running.values():
         scheduler.finished(name, now_ms, Result.DONE)
 
-    # Left alone, with every retry and visit due, all logs get their turn and then rest.
+    # Without requests, with every retry and visit due, all logs get their turn and then rest.
     now_ms += PERIOD_MS + BACKOFF_MS_MAX
     for name in disks:
         scheduler.observe(name, IDLE, now_ms)

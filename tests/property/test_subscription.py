@@ -237,7 +237,7 @@ class Dispatching(RuleBasedStateMachine):
             assert consumer.unacked_messages == counted
 
     def teardown(self) -> None:
-        """With permits and acknowledgements, everything comes to somebody in the end."""
+        """With permits and acknowledgements, everything is delivered in the end."""
         if not hasattr(self, "subscription"):
             return
         if not self.subscription.consumers:

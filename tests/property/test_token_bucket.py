@@ -49,7 +49,7 @@ def test_no_taker_waits_longer_than_the_rate_demands(rate: int, sizes: list[int]
 
     waited_s = sum(bucket.take(size) for size in sizes)
 
-    # Each take may sleep a tenth of a millisecond too long, and the next is given that back.
+    # Each take may sleep a tenth of a millisecond too long, and the next sleeps less by that.
     assert waited_s <= sum(sizes) / rate + 0.001
 
 

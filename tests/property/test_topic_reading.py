@@ -13,7 +13,7 @@ from lithify.fs import MemoryFileSystem
 from lithify.settings import LogSettings
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.topic_names import TopicName
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.topic import Topic
 from tests.oracle import Oracle, Rules, Sent
 from tests.topic_life import BINARY, Entries

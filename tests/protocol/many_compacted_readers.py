@@ -114,7 +114,7 @@ class Crowd:
                 begun()
             ended = False
             while life > 0 or ended:
-                # Looked at before: what was sent before the end must still be read.
+                # Read before: what was sent before the end must still be read.
                 ended = self.stop.is_set()
                 if not reader.has_message_available():
                     if ended:

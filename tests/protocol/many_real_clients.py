@@ -63,7 +63,7 @@ class Share:
         def run() -> None:
             try:
                 work(self._clients[at % CLIENTS], topic, at)
-            except Exception as error:  # noqa: BLE001  (told to whoever asks next)
+            except Exception as error:  # noqa: BLE001  (raised by the next call)
                 self._errors.append(f"{work.__name__} {topic}: {error!r}")
 
         thread = threading.Thread(target=run, daemon=True)

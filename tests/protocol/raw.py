@@ -23,7 +23,7 @@ class RawClient:
 
     def __init__(self, port: int, *, connect: bool = True, source: str = "127.0.0.1") -> None:
         """`source` is the address of the client, any of 127.0.0.0/8."""
-        self._socket = socket.create_connection(
+        self.socket = socket.create_connection(
             ("127.0.0.1", port), timeout=PROCESS_S_MAX, source_address=(source, 0)
         )
         self._bytes = b""
@@ -35,7 +35,7 @@ class RawClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def connect(self, token: str = "") -> None:
         """Introduce itself, with a token if it has one."""
@@ -51,15 +51,15 @@ class RawClient:
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
+        self.socket.close()
 
     def send(self, data: bytes) -> None:
         """Send bytes, whatever they are."""
-        self._socket.sendall(data)
+        self.socket.sendall(data)
 
     def end(self) -> None:
         """Send no more."""
-        self._socket.shutdown(socket.SHUT_WR)
+        self.socket.shutdown(socket.SHUT_WR)
 
     def frames(self) -> Iterator[wire.BaseCommand]:
         """Every command that comes, until the broker hangs up."""
@@ -75,7 +75,7 @@ class RawClient:
                 self._bytes = self._bytes[size:]
                 yield command, entry
             try:
-                received = self._socket.recv(2**20)
+                received = self.socket.recv(2**20)
             except ConnectionResetError:
                 return
             if not received:

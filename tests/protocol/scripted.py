@@ -1,7 +1,7 @@
 """A broker that sends what a test gives it and remembers which acknowledgements came.
 
-It shows what the real client makes of a MESSAGE, byte for byte, so it has no topics: whoever
-subscribes, to whatever, gets the same messages. It listens in threads of the test's process.
+It shows what the real client makes of a MESSAGE, byte for byte, so it has no topics: all
+subscriptions, to any topic, get the same messages. It listens in threads of the test's process.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def reader(case: Case, start: Any = EARLIEST, **options: Any) -> Any:
 
 
 def rest_of(reading: Any) -> list[Pair]:
-    """What a reader finds until it says that there is no more."""
+    """What a reader finds until it has read everything."""
     found = []
     while reading.has_message_available():
         message = reading.read_next(RECEIVE_MS)

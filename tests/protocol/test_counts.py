@@ -12,8 +12,8 @@ import pytest
 from lithify.checksum import crc32c
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX
 from lithify.topics.messages.message_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, EncryptionKeys
-from lithify.topics.subscriptions.cursor import BATCH_MESSAGES_MAX
 from tests.protocol.raw import RawClient, Type, send_frame
 from tests.unit.topics.segments import batch, message
 

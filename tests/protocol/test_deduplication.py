@@ -88,7 +88,7 @@ def test_the_chunks_of_a_message_are_no_duplicates(deduplicating: Server) -> Non
 
 
 def produce(case: Case, batched: bool) -> None:
-    """Goes on until it is told to stop; every message must be there once, in order."""
+    """Sends until it is stopped; every message must be there once, in order."""
     import pulsar  # noqa: PLC0415
 
     producer = case.client.create_producer(

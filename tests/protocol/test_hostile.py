@@ -152,7 +152,7 @@ def test_commands_of_the_other_side(broker: Server) -> None:
 
 
 def test_consumers_that_never_joined(broker: Server) -> None:
-    """They may have been closed a moment ago, so most of it is passed over or answered."""
+    """They may have been closed a moment ago, so most of it is ignored or answered."""
     with RawClient(broker.port) as client:
         client.flow(10, consumer_id=77)
         client.send(command(Type.ACK, "ack", consumer_id=77, ack_type=0))

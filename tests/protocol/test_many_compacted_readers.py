@@ -63,7 +63,7 @@ def compact(client: httpx.Client) -> None:
     answer = client.put(f"{AT}/compaction")
     assert answer.status_code == 204, answer.text
     while (status := client.get(f"{AT}/compaction").json())["status"] == "RUNNING":
-        time.sleep(0.02)  # Nobody tells about the end of a run.
+        time.sleep(0.02)  # The end of a run is not notified.
     assert status["status"] == "SUCCESS", status
 
 
@@ -74,7 +74,7 @@ def test_ten_readers_end_with_what_ten_producers_have_left(tmp_path: Path, secon
         ExitStack() as crowds,
         httpx.Client(base_url=node.http, timeout=PROCESS_S_MAX) as client,
     ):
-        # The worker is started by the first run: here, where nobody takes the processor from it.
+        # The worker is started by the first run: here, where it has the processor.
         first = {"messages": [{"key": "first", "payload": "of all"}]}
         assert client.post(f"/topics/persistent/{TOPIC}", json=first).status_code == 200
         compact(client)

@@ -40,7 +40,7 @@ def test_failover_consumers_are_notified_which_one_is_active(broker: Server) -> 
 def test_silent_peers_are_pinged_and_then_disconnected(broker: Server) -> None:
     with RawClient(broker.port) as quiet, RawClient(broker.port, connect=False) as unknown:
         for client in (quiet, unknown):
-            client._socket.settimeout(80)
+            client.socket.settimeout(80)
         assert unknown.is_closed
         quiet.expect(Type.PING)
         assert quiet.is_closed

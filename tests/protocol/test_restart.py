@@ -68,7 +68,7 @@ def place_of(message_id: Any) -> Place:
 
 
 def produce_and_consume(case: Case, batched: bool) -> None:
-    """Goes on until it is told to stop, and then until nothing is left to acknowledge."""
+    """Continues until it is stopped, and then until nothing is left to acknowledge."""
     producer = case.client.create_producer(
         case.topic, batching_enabled=batched, block_if_queue_full=True, max_pending_messages=200
     )

@@ -75,7 +75,7 @@ class Client:
         self._pool = ThreadPoolExecutor(1)
 
     def does(self, operation: str, topic: str) -> str:
-        """What came of it."""
+        """The outcome."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -109,7 +109,7 @@ class Site:
         return jwt.encode({"sub": name, "exp": expires_s}, secret, algorithm="HS256")
 
     def grants(self, name: str, *actions: str) -> None:
-        """From now on somebody may do this in the shop, and nothing else."""
+        """From now on a client may do this in the shop, and nothing else."""
         shop = Namespace.parse("shop/eu")
         self.topics.definitions.change(lambda d: with_grant(d, shop, name, actions))
 

@@ -70,16 +70,16 @@ def test_a_producer_that_does_not_read(own_broker: Callable[..., Server]) -> Non
         client.producer("flood")
         before = steady(broker)
         frames = b"".join(send_frame(number, b"x") for number in range(1000))
-        client._socket.settimeout(1)
+        client.socket.settimeout(1)
         sent = 0
         try:
             while sent < 400 * MIB:
-                sent += client._socket.send(frames)
+                sent += client.socket.send(frames)
         except TimeoutError:
             pass
         assert sent < 400 * MIB
         assert steady(broker) - before < 40 * MIB
-        client._socket.settimeout(PROCESS_S_MAX)
+        client.socket.settimeout(PROCESS_S_MAX)
         assert client.expect(Type.SEND_RECEIPT).send_receipt.sequence_id == 0
 
 

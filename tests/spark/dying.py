@@ -39,7 +39,7 @@ class DyingRewriting(TopicRewriting):
 
 
 def shrunk(rewriting: TopicRewriting, frames: Frames, parts: Parts) -> Frames:
-    """What a rewrite does that nobody kills."""
+    """What a rewrite does that is not killed."""
     return TopicRewriting.edit(rewriting, frames, parts)
 
 

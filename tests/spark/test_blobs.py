@@ -11,7 +11,7 @@ from lithify.blobs.errors import BlobDeleted
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.compaction.limits.budget import Budget
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.fs import LocalFileSystem
 from lithify.pipeline.jobs import SparkJobs
 

@@ -186,7 +186,7 @@ def test_after_closing_no_job_starts_another_worker() -> None:
 
 
 class HeldContext:
-    """That of a session, in which a job begins only after somebody has cancelled it."""
+    """That of a session, in which a job begins only after it was cancelled."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context

@@ -168,7 +168,7 @@ def test_ids_and_times_of_the_view_come_from_key_indexes(
     names = [name.strip() for name in IDS.split(",")]
     wanted = [{name: row[name] for name in names} for row in expected(orders, compacted=True)]
     assert in_ms(before) == wanted
-    # A byte of a message is bad: who asks for the message hears of it, who asks for ids does not.
+    # A byte of a message is bad: a read of the message fails, a read of ids does not.
     ref = next(ref for ref in orders.log.manifest.view or () if ref.live_entries > 2)
     with open(f"{orders.log.directory}/{ref.name}", "r+b") as file:
         file.seek(ref.file_bytes // 2)
@@ -302,7 +302,7 @@ def test_a_planned_query_reads_what_it_has_planned(spark: SparkSession, orders: 
 def parts_of(
     topic: Topic, bounds: Bounds | None = None, *, compacted: bool = True
 ) -> list[ScanPart]:
-    """Planned by somebody who is gone."""
+    """Planned by a process that has ended."""
     fs = LocalFileSystem()
     (partition,) = find_place(fs, path_of(topic)).partitions(fs)
     with ExitStack() as stack:

@@ -57,7 +57,7 @@ def messages(topics: Topics, name: str = NAME) -> list[tuple[bytes | None, bytes
 
 
 def drain(spark: SparkSession, path: str, checkpoint: str, **options: str) -> list[bytes]:
-    """What a query that ends by itself gives, going on from its checkpoint."""
+    """What a query that ends by itself gives, continued from its checkpoint."""
     found: list[bytes] = []
 
     def take(frame: DataFrame, _: int) -> None:
@@ -111,7 +111,7 @@ def test_a_stream_that_fails_in_the_middle_of_a_batch_gets_that_batch_again(
 
     def fail(frame: DataFrame, _: int) -> None:
         frame.count()
-        raise ArithmeticError("whoever takes it fails")
+        raise ArithmeticError("the task fails")
 
     stream = spark.readStream.format("lithify").option("view", "compacted").load(path_of(data))
     failing = (
@@ -120,7 +120,7 @@ def test_a_stream_that_fails_in_the_middle_of_a_batch_gets_that_batch_again(
         .trigger(availableNow=True)
         .start()
     )
-    with pytest.raises(PySparkException, match="whoever takes it fails"):
+    with pytest.raises(PySparkException, match="the task fails"):
         failing.awaitTermination(120)
     topic.append(key="k3", value=b"12")
     topic.append(key="k2", value=None)

@@ -1,4 +1,4 @@
-"""Topics compacted by Spark have the view that a naive replay keeps, whoever is killed."""
+"""Topics compacted by Spark have the view that a naive replay keeps, whatever process is killed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_existing_session_is_used_and_not_stopped(
             b"%d" % number for number in range(90, 100)
         ]
     assert used == [spark, spark]
-    assert spark.range(3).count() == 3, "it goes on"
+    assert spark.range(3).count() == 3, "it continues"
 
 
 def test_a_worker_that_is_killed_during_a_rewrite_costs_an_attempt(

@@ -29,8 +29,8 @@ from lithify.blobs.capacity import SpaceUse, has_room
 from lithify.blobs.errors import BlobStoreFull, BlobTooLarge
 from lithify.blobs.index import RECENT_ROWS_MAX, Recent
 from lithify.blobs.index_rows import IndexRow, rows_of_frames
+from lithify.blobs.record_fates import RecordFate, judge_rows
 from lithify.blobs.records import BlobRecordKind, flags_of, part_bytes, parts_of
-from lithify.blobs.validity import RecordFate, judge_rows
 from lithify.compaction.tasks.jobs import no_check
 from lithify.errors import WriteFailed
 from lithify.log.segments.frame import HEADER_BYTES, NewEntry
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from lithify.blobs.content.spool import Spool
     from lithify.blobs.index import BlobIndex
+    from lithify.blobs.record_fates import ValidityTerms
     from lithify.blobs.settings import StoreShape
-    from lithify.blobs.validity import ValidityTerms
     from lithify.checksum import Buffer
     from lithify.log.group_commit import Pending
     from lithify.log.log import Log

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.limits.budget import Budget
 from lithify.compaction.limits.pace_by_latency import PaceSettings
-from lithify.compaction.policies.eligibility import Eligibility
 from lithify.compaction.policies.plugins import check_policy
+from lithify.compaction.policies.why_declined import Eligibility
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import InvalidSetting
 from lithify.log.segments.block_index import ROW_BYTES

@@ -12,8 +12,8 @@ Guarantees
 
 How it works
     Each operation is a record in the log (`records.py`); the newest record of a blob is its state
-    (`validity.py`). The index finds records by the hash of an id (`index.py`). This file opens a
-    store and connects its parts: `writes.py` writes, with `content/spool.py` and `log_writer.py`;
+    (`record_fates.py`). The index finds records by the hash of an id (`index.py`). This file opens
+    a store and connects its parts: `writes.py` writes, with `content/spool.py` and `log_writer.py`;
     `reads.py` reads, with `visibility.py` and `content/reader.py`; `erase/erase.py` overwrites what
     is deleted for good; `compaction/store_compaction.py` frees space. The clock is that of
     `monotonic_clock.py`.
@@ -36,16 +36,16 @@ from lithify.blobs.errors import (
     NotABlobStore,
 )
 from lithify.blobs.log_writer import used_bytes
-from lithify.blobs.purged_tombstones import PurgedTombstones
+from lithify.blobs.purge_bounds import PurgedTombstones
 from lithify.blobs.reads import BlobReads
+from lithify.blobs.record_fates import ValidityTerms
 from lithify.blobs.replication.apply import Applier
 from lithify.blobs.replication.feed import CHANGES_MAX, ChangeFeed
-from lithify.blobs.replication.replication import Replication
+from lithify.blobs.replication.read_progress import Replication
 from lithify.blobs.settings import BlobSettings, StoreShape
 from lithify.blobs.statistics.statistics import find_statistics
 from lithify.blobs.statistics.tasks import Spans, Subject
 from lithify.blobs.store_parts import open_parts
-from lithify.blobs.validity import ValidityTerms
 from lithify.blobs.visibility import Include
 from lithify.blobs.writes import BlobWrites
 from lithify.clock import SystemClock
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
 
     from lithify.blobs.content.reader import Blob, BlobInfo
     from lithify.blobs.content.spool import Content
-    from lithify.blobs.replication.states import BlobChanges, Token
+    from lithify.blobs.replication.tokens_and_pages import BlobChanges, Token
     from lithify.blobs.statistics.statistics import StoreStatistics
     from lithify.clock import Clock
-    from lithify.compaction.limits.disk_gate import DiskGate
+    from lithify.compaction.limits.one_run_per_disk import DiskGate
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem
@@ -93,12 +93,12 @@ class BlobStore:
         self.log = log
         self.settings = settings
         core = open_parts(fs, log, shape, lambda: self.settings, clock, random_bytes)
-        self._segments, self._index = core.segments, core.index
+        self._segments, self.index = core.segments, core.index
         self.writer, self._clock = core.writer, core.clock
         self.erase = Erase(
             fs,
             log,
-            self._index,
+            self.index,
             self.writer,
             self._clock,
             deleted_retention_ms=lambda: self.settings.deleted_retention_ms,
@@ -109,7 +109,7 @@ class BlobStore:
         self.replication = Replication(
             fs,
             log,
-            ChangeFeed(log, self._index, self._segments, self._reads),
+            ChangeFeed(log, self.index, self._segments, self._reads),
             Applier(core, self._reads, self.purged, lambda: self.compaction.reserve),
             events,
             lambda: self.compaction.reserve,
@@ -307,7 +307,7 @@ class BlobStore:
             with self.writer.lock:
                 self.writer.ready()
                 snapshot = stack.enter_context(self.log.snapshot("blob statistics"))
-                recent, active_bytes = self._index.recent.rows(), self.log.active_bytes
+                recent, active_bytes = self.index.recent.rows(), self.log.active_bytes
             subject = Subject(
                 self._fs,
                 self.log.directory,
@@ -326,7 +326,7 @@ class BlobStore:
         with self.writer.lock:
             self.log.change_settings(self.shape.log_settings(settings))
             self._segments.limit = settings.open_files_max
-            self._index.buckets.rows_max = settings.index_rows_max
+            self.index.buckets.rows_max = settings.index_rows_max
             self.settings = settings
 
     @property
@@ -346,7 +346,7 @@ class BlobStore:
             self._clock.floor_ms = max(self._clock.floor_ms, as_of_ms)
             sealed = (s for s in self.log.manifest.segments if s.sealed)
             higher = tuple(s for s in sealed if s.last_position > horizon)
-            above = RecordsAbove(higher, self._index.recent.rows())
+            above = RecordsAbove(higher, self.index.recent.rows())
         # What the run drops because of these records must not be durable before them: otherwise a
         # crash could remove an undelete and leave the put of a delete that was dropped because of
         # it.
@@ -366,8 +366,8 @@ class BlobStore:
 
     def _published(self) -> None:
         manifest = self.log.manifest
-        self._index.load(manifest)
-        self._index.retain(manifest)
+        self.index.load(manifest)
+        self.index.retain(manifest)
         self._clock.floor_ms = self._unfinished_as_of_ms()
 
     def _unfinished_as_of_ms(self) -> int:

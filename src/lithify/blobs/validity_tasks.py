@@ -5,7 +5,7 @@ validity
        index is rebuilt immediately.
     2. Rows in a segment's dead set are already dead.
     3. Append the rows above the horizon: they are not judged, but may be the newest of a blob.
-    4. Run `validity.judge_rows`. A delete that could be dropped, and a ttl or undelete of an
+    4. Run `record_fates.judge_rows`. A delete that could be dropped, and a ttl or undelete of an
        expired blob, stay if a replica may not have read them. This is decided by segment: every
        replica must have passed its last position.
     5. Return for each segment one bit per row, set for live rows, in the order of the index, and
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.blobs.build_key_index import read_rows
+from lithify.blobs.record_fates import RecordFate, judge_rows
 from lithify.blobs.records import BlobRecordKind
-from lithify.blobs.validity import RecordFate, judge_rows
 from lithify.compaction.live_set_rules.by_key import count_dropped, live_rows
 from lithify.compaction.reports.report import Cause
 from lithify.live_set import LiveSet
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.blobs.build_key_index import IndexTask
-    from lithify.blobs.validity import ValidityTerms
+    from lithify.blobs.record_fates import ValidityTerms
 
 __all__ = [
     "JUDGED_COLUMNS",

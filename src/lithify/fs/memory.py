@@ -219,7 +219,7 @@ class MemoryFileSystem:
     def flip(self, path: str, offset: int, mask: int = 0x01) -> None:
         """Damage one byte of a file, in its live and its durable state."""
         with self._disk.guard:
-            inode = self._file(path)
+            inode = self.file(path)
             inode.content[offset] ^= mask
             if offset < len(inode.durable):
                 inode.durable[offset] ^= mask
@@ -232,12 +232,12 @@ class MemoryFileSystem:
                 self._change(NameChange(FileInode(*self._identity()), placed=slot))
             elif exclusive:
                 raise failure(errno.EEXIST, path)
-            return _MemoryFile(self._disk, path, self._file(path), appends=True)
+            return _MemoryFile(self._disk, path, self.file(path), appends=True)
 
     def open_read(self, path: str) -> File:
         """Open for reading."""
         with self._disk.guard:
-            return _MemoryFile(self._disk, path, self._file(path), appends=False)
+            return _MemoryFile(self._disk, path, self.file(path), appends=False)
 
     def mkdir(self, path: str) -> None:
         """Create a directory and its parents, each durable in its own parent."""
@@ -357,7 +357,7 @@ class MemoryFileSystem:
             if self.exists(path) and self.stat(path).is_symlink:
                 raise failure(errno.ELOOP, path)
         with self._disk.guard, self.open_append(path) as file:
-            number = self._file(path).number
+            number = self.file(path).number
             if number in self._disk.locked:
                 return None
             file.truncate(0)
@@ -372,7 +372,7 @@ class MemoryFileSystem:
             if directory in self._disk.locked or self.lock(path, owner) is None:
                 return None
             self._disk.locked.add(directory)
-            return _MemoryLock(self._disk, directory, self._file(path).number)
+            return _MemoryLock(self._disk, directory, self.file(path).number)
 
     def lock_holder(self, path: str) -> str:
         """The pid of this process, which is the only one."""
@@ -407,7 +407,8 @@ class MemoryFileSystem:
             raise failure(errno.EEXIST, path)
         return slot
 
-    def _file(self, path: str) -> FileInode:
+    def file(self, path: str) -> FileInode:
+        """The file of that name, with its content and what of it is durable."""
         inode = self._tree.find(path, follow=True).inode
         if not isinstance(inode, FileInode):
             raise failure(errno.EISDIR if inode else errno.ENOENT, path)

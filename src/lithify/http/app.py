@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 
 from lithify.http.auth import TokenFirst, authorize
+from lithify.http.body_limits import BodyLimit
 from lithify.http.error_statuses import add_error_handlers
 from lithify.http.fair_shares import Shares
-from lithify.http.paths import BodyLimit, RawPaths
+from lithify.http.paths import RawPaths
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

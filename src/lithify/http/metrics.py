@@ -28,7 +28,8 @@ from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import DiskCall, Steps
-from lithify.topics.statistics.backlog import storage_bytes, subscription_backlog
+from lithify.topics.ledger_sizes import storage_bytes
+from lithify.topics.subscriptions.backlog import subscription_backlog
 from lithify.topics.topic import Topic
 
 __all__ = ["router"]
@@ -130,7 +131,7 @@ class _Node:
                 topic.writer.messages_in,
                 topic.writer.bytes_in,
                 *topic.delivered(),
-                storage_bytes(topic),
+                storage_bytes(topic.log),
                 len(topic.log.manifest.segments),
             )
             for family, value in zip(made, values, strict=True):
@@ -150,7 +151,7 @@ class _Node:
         for topic in opened:
             for each in list(topic.subscriptions.values()):
                 try:
-                    behind, _ = yield from subscription_backlog(topic, each)
+                    behind, _ = yield from subscription_backlog(topic.log, topic.reader, each)
                 except LogClosed:
                     # The topic was closed in the meantime.
                     break

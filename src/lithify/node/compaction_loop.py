@@ -25,7 +25,7 @@ from lithify.topics.compaction.topic_compaction import TOPIC_TASKS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lithify.node.node import Node
+    from lithify.node.served_node import ServedNode
 
 __all__ = ["compacting"]
 
@@ -35,7 +35,7 @@ log = get_logger("lithify.node")
 
 
 @asynccontextmanager
-async def compacting(node: Node) -> AsyncIterator[None]:
+async def compacting(node: ServedNode) -> AsyncIterator[None]:
     """Run compactions that are due or requested, while the block runs."""
     settings = node.settings
     worker = WorkerJobs(
@@ -56,7 +56,7 @@ async def compacting(node: Node) -> AsyncIterator[None]:
         await asyncio.to_thread(worker.close)
 
 
-async def _check_due(node: Node, worker: WorkerJobs, ended: asyncio.Event) -> None:
+async def _check_due(node: ServedNode, worker: WorkerJobs, ended: asyncio.Event) -> None:
     while not ended.is_set():
         try:
             await asyncio.to_thread(node.topics.compactions.request_due_runs)

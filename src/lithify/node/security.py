@@ -17,7 +17,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.errors import InvalidInput, InvalidSetting
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.fs import FileSystem
-    from lithify.node.settings import NodeSettings
     from lithify.topics.definitions.definitions import Definitions
 
 __all__ = [
+    "PeerSettings",
     "SecuritySettings",
     "check_host",
     "is_loopback",
@@ -122,7 +122,23 @@ def make_access(
     return Permissions(key, superusers=security.superusers, definitions=definitions, clock=clock)
 
 
-def make_peers(settings: NodeSettings, fs: FileSystem) -> BlobPeers:
+class PeerSettings(Protocol):
+    """The settings of the nodes that blob stores may replicate with."""
+
+    @property
+    def blob_peers(self) -> Sequence[str]:
+        """NAME=URL of each."""
+
+    @property
+    def blob_peer_token_files(self) -> Sequence[str]:
+        """NAME=FILE with its token."""
+
+    @property
+    def replication_token_file(self) -> str:
+        """The token of those that have none of their own."""
+
+
+def make_peers(settings: PeerSettings, fs: FileSystem) -> BlobPeers:
     """The nodes that blob stores may replicate with, each with its token."""
     urls = _named("blob_peers", settings.blob_peers)
     files = _named("blob_peer_token_files", settings.blob_peer_token_files)

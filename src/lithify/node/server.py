@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from lithify.blobs.stores import BlobStores
-    from lithify.node.node import Node
+    from lithify.node.served_node import ServedNode
     from lithify.node.settings import NodeSettings
     from lithify.pulsar.connection import ClientConnection
     from lithify.topics.topic import Topic
@@ -97,7 +97,7 @@ def authority(host: str, port: int) -> str:
 
 
 async def serve(
-    node: Node,
+    node: ServedNode,
     *,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
@@ -160,7 +160,7 @@ async def serve(
 
 
 @contextmanager
-def _until_failure(node: Node, stop: asyncio.Event) -> Iterator[None]:
+def _until_failure(node: ServedNode, stop: asyncio.Event) -> Iterator[None]:
     """If the Raft node of the process fails, the process stops."""
     loop = asyncio.get_running_loop()
 
@@ -265,7 +265,7 @@ async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> Async
 
 
 @asynccontextmanager
-async def _maintained(node: Node, broker: Broker, descriptors: int) -> AsyncIterator[None]:
+async def _maintained(node: ServedNode, broker: Broker, descriptors: int) -> AsyncIterator[None]:
     """Run everything that is not for a client."""
     settings = node.settings
     async with AsyncExitStack() as stack:
@@ -286,7 +286,7 @@ async def _maintained(node: Node, broker: Broker, descriptors: int) -> AsyncIter
         yield
 
 
-async def _maintain(node: Node, broker: Broker, ended: asyncio.Event) -> None:
+async def _maintain(node: ServedNode, broker: Broker, ended: asyncio.Event) -> None:
     """Maintain the open topics."""
     interval_s = node.settings.sync_interval_ms / 1000
     while not ended.is_set():

@@ -44,7 +44,7 @@ from lithify.topics.token_authentication import NotAuthenticated
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.disk_steps import Steps
     from lithify.topics.permissions import Permissions
     from lithify.topics.token_authentication import Principal
@@ -90,11 +90,11 @@ FREE = frozenset(
 class Gate:
     """The authentication and authorization state of one session."""
 
-    def __init__(self, session: Session, access: Permissions | None) -> None:
+    def __init__(self, session: CommandSession, access: Permissions | None) -> None:
         """`access` is None if authorization is disabled."""
         self._session = session
-        self._access = access
-        self._principal: Principal | None = None
+        self.access = access
+        self.principal: Principal | None = None
         self._denial = NotAuthenticated("the session has not begun")
         self._can_refresh = False
         self._challenged = False
@@ -109,12 +109,12 @@ class Gate:
     @property
     def knows_client(self) -> bool:
         """Is the client authenticated, or is authorization disabled?"""
-        return self._access is None or self._principal is not None
+        return self.access is None or self.principal is not None
 
     @property
     def client_name(self) -> str:
         """The name in the client's token; empty if there is none."""
-        return "" if self._principal is None else self._principal.name
+        return "" if self.principal is None else self.principal.name
 
     def handlers(self) -> dict[int, Handler]:
         """The handler of each command type of this class."""
@@ -122,19 +122,19 @@ class Gate:
 
     def connect(self, connect: wire.CommandConnect) -> None:
         """Authenticate the client with the token in CONNECT."""
-        if self._access is not None:
+        if self.access is not None:
             self._can_refresh = connect.feature_flags.supports_auth_refresh
-            self._authenticate(self._access, connect.auth_method_name, connect.auth_data)
+            self._authenticate(self.access, connect.auth_method_name, connect.auth_data)
             self._begin()
 
     def _authenticate(self, access: Permissions, method: str, token: bytes) -> None:
-        self._principal = None
+        self.principal = None
         if method != "token":
             why = f"authentication method must be 'token', is {method or 'none'!r}"
             self._denial = NotAuthenticated(why)
             return
         try:
-            self._principal = access.authenticate(token)
+            self.principal = access.authenticate(token)
         except NotAuthenticated as error:
             self._denial = error
 
@@ -142,7 +142,7 @@ class Gate:
 
     def admits(self, command: wire.BaseCommand) -> bool:
         """May the command be executed now? If not, it was refused, or waits for a new token."""
-        access = self._access
+        access = self.access
         if access is None or command.type in FREE:
             return True
         if command.type not in NEEDS:
@@ -160,16 +160,16 @@ class Gate:
     def still_admits(self, command: wire.BaseCommand) -> bool:
         """Is a command that was admitted and has waited still authorized? Sends no refusal."""
         self.check_clock()
-        if self._access is None:
+        if self.access is None:
             return True
         try:
-            self._check(self._access, command)
+            self._check(self.access, command)
         except LithifyError:
             return False
         return True
 
     def _check(self, access: Permissions, command: wire.BaseCommand) -> None:
-        if self._principal is None or self._expired_s is not None:
+        if self.principal is None or self._expired_s is not None:
             raise self._denial
         part, actions = NEEDS[command.type]
         request = getattr(command, part)
@@ -177,16 +177,16 @@ class Gate:
             namespace = Namespace.parse(request.namespace)
         else:
             namespace = TopicName.parse(request.topic).namespace
-        access.check(self._principal, namespace, *actions)
+        access.check(self.principal, namespace, *actions)
         if command.type == _Type.PRODUCER and request.initial_subscription_name:
             # The command creates a subscription, like SUBSCRIBE.
-            access.check(self._principal, namespace, Action.CONSUME)
+            access.check(self.principal, namespace, Action.CONSUME)
 
     # --- expiry and revocation --------------------------------------------------------------
 
     def _begin(self, before: Principal | None = None) -> None:
         """Schedule the refresh or expiry of a new token; `before` had the previous token."""
-        access, principal = self._access, self._principal
+        access, principal = self.access, self.principal
         if access is None or principal is None:
             return
         host = self._session.host
@@ -203,7 +203,7 @@ class Gate:
 
     def check_clock(self) -> None:
         """Check the wall clock: request a new token, expire the token, or end the wait for one."""
-        access, principal = self._access, self._principal
+        access, principal = self.access, self.principal
         if access is None or principal is None or principal.expires_ms is None:
             return
         now_ms = access.now_ms()
@@ -238,17 +238,17 @@ class Gate:
         self._session.close_unauthorized(_denied)
 
     def _response(self, command: wire.BaseCommand) -> Steps[None]:
-        access, before = self._access, self._principal
+        access, before = self.access, self.principal
         if access is None or before is None or not self._challenged:
             raise ProtocolError("AUTH_RESPONSE without an AUTH_CHALLENGE")
         answer = command.authResponse.response
         self._authenticate(access, answer.auth_method_name, answer.auth_data)
-        if self._principal is not None and self._principal.name != before.name:
+        if self.principal is not None and self.principal.name != before.name:
             self._denial = NotAuthenticated(
-                f"token of {before.name!r} cannot be followed by one of {self._principal.name!r}"
+                f"token of {before.name!r} cannot be followed by one of {self.principal.name!r}"
             )
-            self._principal = None
-        if self._principal is None:
+            self.principal = None
+        if self.principal is None:
             self._remove_principal()
             return
         held = self._release()
@@ -261,14 +261,14 @@ class Gate:
 
     def review(self) -> None:
         """Permissions have changed: close the producers and consumers without permission."""
-        access, principal = self._access, self._principal
+        access, principal = self.access, self.principal
         if access is not None and principal is not None:
             self._session.close_unauthorized(
                 lambda where, action: access.may(principal, where, action)
             )
 
     def _remove_principal(self) -> None:
-        self._principal = None
+        self.principal = None
         self._session.host.gate_closed(self)
         # Send the refusals first: a client looks a topic up again when its producer is closed.
         for command in self._release():

@@ -32,10 +32,12 @@ from lithify.topics.disk_steps import DiskCall
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.log.group_commit import Pending
-    from lithify.pulsar.authorization import Gate
-    from lithify.pulsar.consumer_commands import Consuming
     from lithify.pulsar.disk_threads import Ended
-    from lithify.pulsar.producer_commands import Producing
+    from lithify.pulsar.session_interfaces import (
+        SessionConsumers,
+        SessionPermissions,
+        SessionProducers,
+    )
     from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.disk_steps import Steps
     from lithify.topics.permissions import Permissions
@@ -88,8 +90,8 @@ class Broker:
         self.service_url_tls = ""
         self._name = name
         self._numbers = itertools.count(1)
-        self._producers: dict[Producer, tuple[Producing, int]] = {}
-        self._consumers: dict[Consumer, tuple[Consuming, int]] = {}
+        self.producers: dict[Producer, tuple[SessionProducers, int]] = {}
+        self.consumers: dict[Consumer, tuple[SessionConsumers, int]] = {}
         self._answers: dict[Topic, deque[_Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._threads = WorkThreads()
@@ -98,9 +100,9 @@ class Broker:
         """Subscriptions with a dispatch in progress, which may wait for a read."""
         self._cost = 0
         """Cost of the deliveries in this turn, see `TURN_COST`."""
-        self._alarms = Alarms(topics.clock)
-        self._gates: set[Gate] = set()
-        self._to_review: deque[Gate] = deque()
+        self.alarms = Alarms(topics.clock)
+        self.gates: set[SessionPermissions] = set()
+        self._to_review: deque[SessionPermissions] = deque()
         self._permissions = _permissions_of(topics)
         self._loop: asyncio.AbstractEventLoop | None = None
         topics.definitions.watchers.append(self._definitions_changed)
@@ -247,6 +249,11 @@ class Broker:
         """Call `then` in the next turn of `source`; see `fair_turns.py`."""
         self.rounds.enqueue(source, then)
 
+    @property
+    def is_dispatching(self) -> bool:
+        """Is a delivery due, or does one read?"""
+        return bool(self._due or self._reading)
+
     async def settled(self) -> None:
         """Wait until no thread is active and no reply is pending; called before topics close."""
         while self._answering or self._threads.active:
@@ -342,11 +349,11 @@ class Broker:
         elif subscription.due_ms is not None and subscription.consumers:
             self._wake_at(subscription.due_ms, topic, subscription)
         else:
-            self._alarms.cancel(subscription)
+            self.alarms.cancel(subscription)
 
     def _send(self, deliveries: list[Delivery]) -> None:
         for consumer, theirs in itertools.groupby(deliveries, _consumer_of):
-            consuming, consumer_id = self._consumers[consumer]
+            consuming, consumer_id = self.consumers[consumer]
             consuming.deliver(consumer_id, theirs)
 
     def _cannot_deliver(self, topic: Topic, subscription: Subscription, error: Exception) -> None:
@@ -367,7 +374,7 @@ class Broker:
 
     def _wake_at(self, due_ms: int, topic: Topic, subscription: Subscription) -> None:
         again = partial(self.dispatch, topic, subscription)
-        self._alarms.set(subscription, due_ms, again)
+        self.alarms.set(subscription, due_ms, again)
 
     def _cannot_read(self, topic: Topic, subscription: Subscription, error: LithifyError) -> None:
         """An entry is damaged: disconnect the consumers and refuse them with the reason.
@@ -406,22 +413,22 @@ class Broker:
 
     # --- review of permissions --------------------------------------------------------------
 
-    def gate_opened(self, gate: Gate) -> None:
+    def gate_opened(self, gate: SessionPermissions) -> None:
         """The client is authenticated: review its session when permissions change."""
-        self._gates.add(gate)
+        self.gates.add(gate)
         self._loop = asyncio.get_running_loop()
 
-    def gate_closed(self, gate: Gate) -> None:
+    def gate_closed(self, gate: SessionPermissions) -> None:
         """The client is not authenticated or has disconnected."""
-        self._gates.discard(gate)
-        self._alarms.cancel(gate)
+        self.gates.discard(gate)
+        self.alarms.cancel(gate)
 
-    def at_time(self, gate: Gate, due_ms: int | None) -> None:
+    def at_time(self, gate: SessionPermissions, due_ms: int | None) -> None:
         """Let the gate check the wall clock at `due_ms`, and not before; None cancels."""
         if due_ms is None:
-            self._alarms.cancel(gate)
+            self.alarms.cancel(gate)
         else:
-            self._alarms.set(gate, due_ms, gate.check_clock)
+            self.alarms.set(gate, due_ms, gate.check_clock)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` after a delay; the returned function cancels it."""
@@ -438,7 +445,7 @@ class Broker:
 
     def _begin_review(self) -> None:
         in_progress = bool(self._to_review)
-        self._to_review = deque(self._gates)
+        self._to_review = deque(self.gates)
         for name in list(self._arrivals):
             self.notify_followers(name)
         if not in_progress:
@@ -447,7 +454,7 @@ class Broker:
     def _review(self) -> None:
         for _ in range(min(REVIEWED_MAX, len(self._to_review))):
             gate = self._to_review.popleft()
-            if gate in self._gates:
+            if gate in self.gates:
                 gate.review()
         if self._to_review:
             asyncio.get_running_loop().call_soon(self._review)
@@ -461,36 +468,36 @@ class Broker:
 
     # --- sessions of producers and consumers ------------------------------------------------
 
-    def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
+    def producer_joined(self, producer: Producer, of: SessionProducers, producer_id: int) -> None:
         """Register a producer with its session."""
-        self._producers[producer] = of, producer_id
+        self.producers[producer] = of, producer_id
 
     def producer_left(self, producer: Producer) -> None:
         """Unregister a producer."""
-        self._producers.pop(producer, None)
+        self.producers.pop(producer, None)
 
     def producer_ready(self, producer: Producer) -> None:
         """A waiting producer has become the exclusive producer of its topic."""
-        of, producer_id = self._producers[producer]
+        of, producer_id = self.producers[producer]
         of.report_ready(producer_id)
 
     def disconnect_producer(self, producer: Producer) -> None:
         """Disconnect a producer that another one has replaced."""
-        found = self._producers.pop(producer, None)
+        found = self.producers.pop(producer, None)
         if found is not None:
             found[0].disconnect_client(found[1])
 
-    def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
+    def consumer_joined(self, consumer: Consumer, of: SessionConsumers, consumer_id: int) -> None:
         """Register a consumer with its session."""
-        self._consumers[consumer] = of, consumer_id
+        self.consumers[consumer] = of, consumer_id
 
     def consumer_left(self, consumer: Consumer) -> None:
         """Unregister a consumer."""
-        self._consumers.pop(consumer, None)
+        self.consumers.pop(consumer, None)
 
     def disconnect_consumer(self, consumer: Consumer) -> None:
         """Disconnect a consumer whose subscription was moved or removed."""
-        found = self._consumers.get(consumer)
+        found = self.consumers.get(consumer)
         if found is not None:
             found[0].disconnect_client(found[1])
 
@@ -532,7 +539,7 @@ class Broker:
         if subscription.active is not before:
             notified |= {each for each in (before, subscription.active) if each is not None}
         for consumer in notified:
-            found = self._consumers.get(consumer)
+            found = self.consumers.get(consumer)
             if found is not None:
                 of, consumer_id = found
                 of.set_active(consumer_id, active=consumer is subscription.active)

@@ -28,13 +28,13 @@ from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import CommandRestarted, error_code
 from lithify.pulsar.wire.framing import encode_command
+from lithify.topics.admission import check_consumer, check_subscription
 from lithify.topics.definitions.topic_names import check_client_name
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX, message_count
 from lithify.topics.messages.message import MessageId
-from lithify.topics.producers.admission import check_consumer, check_subscription
 from lithify.topics.subscriptions.consumer import SubscriptionRemoved
-from lithify.topics.subscriptions.cursor import BATCH_MESSAGES_MAX, bits_from_words, words_from_bits
+from lithify.topics.subscriptions.cursor import bits_from_words, words_from_bits
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedBatch, AckedUpTo
-from lithify.topics.subscriptions.entry_flags import message_count
 from lithify.topics.subscriptions.subscription import (
     Consumer,
     Delivery,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lithify.checksum import Buffer
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.definitions.topic_names import Namespace
     from lithify.topics.disk_steps import Steps
     from lithify.topics.subscriptions.compacted_batch import WireBatch
@@ -107,9 +107,9 @@ class _Joined:
 class Consuming:
     """Handles the consumers of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         self._session = session
-        self._joined: dict[int, _Joined] = {}
+        self.joined: dict[int, _Joined] = {}
         self._to_disconnect: deque[_Joined] = deque()
 
     def handlers(self) -> dict[int, Handler]:
@@ -131,7 +131,7 @@ class Consuming:
     def _subscribe(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.subscribe
         host = self._session.host
-        known = self._joined.get(request.consumer_id)
+        known = self.joined.get(request.consumer_id)
         if known is not None:
             # The client repeats a request whose reply was late: it is the same consumer.
             self._session.send(replies.success(request.request_id))
@@ -140,14 +140,14 @@ class Consuming:
             name = request.consumer_name or host.new_name()
             check_client_name("consumer", name)
             check_client_name("subscription", request.subscription)
-            host.limits.check_consumers(len(self._joined))
+            host.limits.check_consumers(len(self.joined))
             topic = yield from self._session.topic(command)
             with self._session.using(topic):
                 joined, was_active = yield from self._join(topic, command, name)
         except LithifyError as error:
             self._fail(request.request_id, error)
             return
-        self._joined[request.consumer_id] = joined
+        self.joined[request.consumer_id] = joined
         joined.consumer.paused = self._session.paused
         host.consumer_joined(joined.consumer, self, request.consumer_id)
         self._session.send(replies.success(request.request_id))
@@ -224,14 +224,14 @@ class Consuming:
         self._session.send(replies.error(request_id, error_code(error), str(error)))
 
     def _known(self, consumer_id: int, request_id: int) -> _Joined | None:
-        joined = self._joined.get(consumer_id)
+        joined = self.joined.get(consumer_id)
         if joined is None:
             self._fail(request_id, _missing(consumer_id))
         return joined
 
     def _is_joined(self, joined: _Joined) -> bool:
         """Is it still joined? A consumer may be disconnected while its command waits."""
-        return self._joined.get(joined.id) is joined
+        return self.joined.get(joined.id) is joined
 
     def _check_joined(self, joined: _Joined) -> None:
         if not self._is_joined(joined):
@@ -249,7 +249,7 @@ class Consuming:
 
     def disconnect_client(self, consumer_id: int) -> None:
         """Disconnect a consumer; its client subscribes again."""
-        joined = self._joined.pop(consumer_id, None)
+        joined = self.joined.pop(consumer_id, None)
         if joined is not None:
             self._leave(joined, keep=True)
             self._session.host.forget_later(joined.topic, joined.subscription)
@@ -257,7 +257,7 @@ class Consuming:
 
     def _close_consumer(self, command: wire.BaseCommand) -> None:
         request = command.close_consumer
-        joined = self._joined.pop(request.consumer_id, None)
+        joined = self.joined.pop(request.consumer_id, None)
         if joined is not None:
             self._leave(joined)
         self._session.send(replies.success(request.request_id))
@@ -278,7 +278,7 @@ class Consuming:
         if not self._is_joined(joined):
             self._fail(request.request_id, _missing(joined.id))
             return
-        del self._joined[request.consumer_id]
+        del self.joined[request.consumer_id]
         self._leave(joined)
         try:
             yield from joined.topic.unsubscribing(subscription)
@@ -295,9 +295,9 @@ class Consuming:
         self._leave_some()
 
     def _leave_some(self) -> None:
-        for consumer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
-            self._leave(self._joined.pop(consumer_id))
-        if self._joined:
+        for consumer_id in list(itertools.islice(self.joined, LEAVING_A_STEP)):
+            self._leave(self.joined.pop(consumer_id))
+        if self.joined:
             self._session.host.soon(self._session.source, self._leave_some)
 
     def close_unauthorized(self, may_stay: Callable[[Namespace], bool]) -> None:
@@ -305,7 +305,7 @@ class Consuming:
 
         Delivery to them stops at once; they are closed in steps.
         """
-        for joined in self._joined.values():
+        for joined in self.joined.values():
             if not joined.leaving and not may_stay(joined.topic.name.namespace):
                 joined.leaving = joined.consumer.paused = True
                 self._to_disconnect.append(joined)
@@ -321,26 +321,26 @@ class Consuming:
 
     def pause(self) -> None:
         """Stop delivery to this connection."""
-        for joined in self._joined.values():
+        for joined in self.joined.values():
             joined.consumer.paused = True
 
     def resume(self) -> None:
         """Resume delivery to this connection."""
-        for joined in self._joined.values():
+        for joined in self.joined.values():
             joined.consumer.paused = joined.leaving
             self._session.host.dispatch(joined.topic, joined.subscription)
 
     # --- messages ---------------------------------------------------------------------------
 
     def _flow(self, command: wire.BaseCommand) -> None:
-        joined = self._joined.get(command.flow.consumer_id)
+        joined = self.joined.get(command.flow.consumer_id)
         if joined is not None:
             joined.consumer.grant(command.flow.messagePermits)
             self._session.host.dispatch(joined.topic, joined.subscription)
 
     def deliver(self, consumer_id: int, deliveries: Iterable[Delivery]) -> None:
         """Send entries to a consumer of this connection."""
-        joined = self._joined[consumer_id]
+        joined = self.joined[consumer_id]
         run: list[Delivery] = []
         for delivery in deliveries:
             if message_count(delivery.entry) > 1:
@@ -397,7 +397,7 @@ class Consuming:
 
     def _ack(self, command: wire.BaseCommand) -> Steps[None] | None:
         request = command.ack
-        joined = self._joined.get(request.consumer_id)
+        joined = self.joined.get(request.consumer_id)
         if joined is None:
             return None
         if request.ack_type == wire.CommandAck.Cumulative and not joined.subscription.kind.single:
@@ -488,7 +488,7 @@ class Consuming:
 
     def _redeliver(self, command: wire.BaseCommand) -> Steps[None]:
         request = command.redeliverUnacknowledgedMessages
-        joined = self._joined.get(request.consumer_id)
+        joined = self.joined.get(request.consumer_id)
         if joined is None:
             return
         subscription, ids = joined.subscription, request.message_ids
@@ -553,7 +553,7 @@ class Consuming:
         reply = wire.BaseCommand(type=_Type.CONSUMER_STATS_RESPONSE)
         stats = reply.consumerStatsResponse
         stats.request_id = request.request_id
-        joined = self._joined.get(request.consumer_id)
+        joined = self.joined.get(request.consumer_id)
         if joined is None:
             stats.error_code = wire.ServerError.ConsumerNotFound
             stats.error_message = str(_missing(request.consumer_id))

@@ -25,10 +25,10 @@ from lithify.pulsar.schema_commands import producer_schema
 from lithify.pulsar.wire import replies
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.error_codes import error_code
+from lithify.topics.admission import check_producer
 from lithify.topics.definitions.topic_names import check_client_name
-from lithify.topics.producers.admission import check_producer
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX
 from lithify.topics.producers.producers import AccessMode, Producer
-from lithify.topics.subscriptions.cursor import BATCH_MESSAGES_MAX
 from lithify.topics.subscriptions.subscription import SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from lithify.log.group_commit import Pending
     from lithify.pulsar.fast_path.frames import Sends
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.definitions.topic_names import Namespace
     from lithify.topics.disk_steps import Steps
     from lithify.topics.producers.deduplication import Deduplication, ProducerProgress
@@ -87,9 +87,9 @@ class _Joined:
 class Producing:
     """Handles the producers of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         self._session = session
-        self._joined: dict[int, _Joined] = {}
+        self.joined: dict[int, _Joined] = {}
         self._disconnected: dict[int, None] = {}
         """Ids of the producers disconnected last, which may have SENDs in flight."""
         self._to_disconnect: deque[_Joined] = deque()
@@ -107,7 +107,7 @@ class Producing:
         request = command.producer
         session = self._session
         host = session.host
-        known = self._joined.get(request.producer_id)
+        known = self.joined.get(request.producer_id)
         if known is not None:
             # The client repeats a request whose reply was late: it is the same producer.
             known.request_id = request.request_id
@@ -118,7 +118,7 @@ class Producing:
             check_client_name("producer", name)
             if request.initial_subscription_name:
                 check_client_name("subscription", request.initial_subscription_name)
-            host.limits.check_producers(len(self._joined))
+            host.limits.check_producers(len(self.joined))
             topic = yield from session.topic(command)
             with session.using(topic):
                 schema_version = yield from producer_schema(host.topics, topic, request)
@@ -143,7 +143,7 @@ class Producing:
         joined = _Joined(
             request.producer_id, topic, producer, request.request_id, schema_version, ready
         )
-        self._joined[request.producer_id] = joined
+        self.joined[request.producer_id] = joined
         self._disconnected.pop(request.producer_id, None)
         host.producer_joined(producer, self, request.producer_id)
         for other in replaced:
@@ -161,7 +161,7 @@ class Producing:
         check_producer(topic, name)
 
     def _answer_if_joined(self, joined: _Joined) -> None:
-        if self._joined.get(joined.id) is joined:
+        if self.joined.get(joined.id) is joined:
             self._answer(joined)
 
     def _answer(self, joined: _Joined) -> None:
@@ -179,14 +179,14 @@ class Producing:
 
     def report_ready(self, producer_id: int) -> None:
         """A waiting producer has become the exclusive producer of its topic: notify its client."""
-        joined = self._joined.get(producer_id)
+        joined = self.joined.get(producer_id)
         if joined is not None and not joined.ready:
             joined.ready = True
             self._answer(joined)
 
     def disconnect_client(self, producer_id: int) -> None:
         """Disconnect a producer, for example because another one has replaced it."""
-        if self._joined.pop(producer_id, None) is not None:
+        if self.joined.pop(producer_id, None) is not None:
             self._send_close(producer_id)
 
     def _send_close(self, producer_id: int) -> None:
@@ -198,7 +198,7 @@ class Producing:
     def _close_producer(self, command: wire.BaseCommand) -> None:
         request = command.close_producer
         self._disconnected.pop(request.producer_id, None)
-        joined = self._joined.pop(request.producer_id, None)
+        joined = self.joined.pop(request.producer_id, None)
         if joined is not None:
             self._leave(joined)
         self._session.send(replies.success(request.request_id))
@@ -212,9 +212,9 @@ class Producing:
 
     def close(self) -> None:
         """The connection is closed: its producers leave in steps."""
-        for producer_id in list(itertools.islice(self._joined, LEAVING_A_STEP)):
-            self._leave(self._joined.pop(producer_id))
-        if self._joined:
+        for producer_id in list(itertools.islice(self.joined, LEAVING_A_STEP)):
+            self._leave(self.joined.pop(producer_id))
+        if self.joined:
             self._session.host.soon(self._session.source, self.close)
 
     def close_unauthorized(self, may_stay: Callable[[Namespace], bool]) -> None:
@@ -222,7 +222,7 @@ class Producing:
 
         Their writes stop at once; they are closed in steps.
         """
-        for joined in self._joined.values():
+        for joined in self.joined.values():
             if not joined.leaving and not may_stay(joined.topic.name.namespace):
                 joined.leaving = joined.failed = True
                 self._to_disconnect.append(joined)
@@ -256,7 +256,7 @@ class Producing:
     def _take_run(self, data: NDArray[np.uint8], sends: Sends, start: int, stop: int) -> int:
         """Append one run, or its first part; returns the end of that part."""
         producer_id = int(sends.producer_ids[start]) % replies.UNSIGNED
-        joined = self._joined.get(producer_id)
+        joined = self.joined.get(producer_id)
         if joined is None and producer_id in self._disconnected:
             # The producer was disconnected while these were in flight; its client is notified.
             return stop
@@ -387,7 +387,7 @@ class Producing:
             session.answered(stop - start)
             if not known.is_durable(joined.producer.name, progress):
                 return self._fail(joined)
-            if self._joined.get(joined.id) is joined:
+            if self.joined.get(joined.id) is joined:
                 session.send(receipts)
             return None
 
@@ -449,7 +449,7 @@ class Producing:
             if known is not None and appended is not None:
                 known.durable(appended)
             # Another producer may have joined with the same id since.
-            if self._joined.get(joined.id) is joined:
+            if self.joined.get(joined.id) is joined:
                 self._receipts(joined.id, sequences, highest, runs)
             session.host.dispatch(topic)
             return None
@@ -492,7 +492,7 @@ class Producing:
         self._session.host.when_writable(joined.topic, str(refused), then)
 
     def _disconnect(self, joined: _Joined) -> None:
-        if self._joined.get(joined.id) is joined:
+        if self.joined.get(joined.id) is joined:
             self._leave(joined)
             self.disconnect_client(joined.id)
 

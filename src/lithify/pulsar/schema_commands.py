@@ -33,7 +33,7 @@ from lithify.topics.schemas.schemas import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.pulsar.session import Handler, Session
+    from lithify.pulsar.session_interfaces import CommandSession, Handler
     from lithify.topics.disk_steps import Steps
     from lithify.topics.topic import Topic
     from lithify.topics.topics import Topics
@@ -93,7 +93,7 @@ def _registered(schemas: Schemas, schema: Schema) -> Steps[bytes]:
 class SchemaRequests:
     """Handles the schema commands of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CommandSession) -> None:
         self._session = session
 
     def handlers(self) -> dict[int, Handler]:

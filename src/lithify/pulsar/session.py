@@ -27,7 +27,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -59,21 +59,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lithify.checksum import Buffer
-    from lithify.log.group_commit import Pending
-    from lithify.pulsar.connection_limits import ConnectionLimits
-    from lithify.pulsar.disk_threads import Ended
     from lithify.pulsar.fast_path.frames import Sends
+    from lithify.pulsar.session_interfaces import Handler, Host
     from lithify.topics.disk_steps import Steps
-    from lithify.topics.permissions import Permissions
-    from lithify.topics.producers.producers import Producer
-    from lithify.topics.subscriptions.subscription import Consumer, Subscription
     from lithify.topics.topic import Topic
-    from lithify.topics.topics import Topics
 
-    Handler = Callable[[wire.BaseCommand], Steps[None] | None]
-    """Executes a command; returns its remaining steps, if any."""
-
-__all__ = ["PROTOCOL_VERSION", "Host", "Session"]
+__all__ = ["PROTOCOL_VERSION", "Session"]
 
 PROTOCOL_VERSION = 20
 _Type = wire.BaseCommand
@@ -103,102 +94,6 @@ _USES_TOPIC: dict[int, str] = {
     _Type.SUBSCRIBE: "subscribe",
     _Type.GET_OR_CREATE_SCHEMA: "getOrCreateSchema",
 }
-
-
-class Host(Protocol):
-    """The interface of the broker that a session uses."""
-
-    topics: Topics
-    access: Permissions | None
-    server_version: str
-    max_message_bytes: int
-    service_url: str
-    service_url_tls: str
-    limits: ConnectionLimits
-
-    def is_busy(self, on: object) -> bool:
-        """Does a thread run a call on this object?"""
-
-    def wait_for(
-        self,
-        steps: Steps[None],
-        yielded: DiskCall | None,
-        ended: Ended,
-        is_alive: Callable[[], bool],
-        soon: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """Continue an operation from its step `yielded`; see `disk_threads.py`."""
-
-    def when_durable(
-        self,
-        topic: Topic,
-        pending: Pending,
-        then: Callable[[LithifyError | None], Steps[None] | None],
-    ) -> None:
-        """Call `then` once an append is durable or has failed. Keeps the order of these calls.
-
-        The steps that `then` returns run to their end before the next callback of the topic.
-        """
-
-    def in_order(self, topic: Topic, then: Callable[[], Steps[None] | None]) -> None:
-        """Call `then` after all callbacks that were added to this topic before it."""
-
-    def opening(self, name: TopicName, *, create: bool = False) -> Steps[None]:
-        """Open a topic if it is not open."""
-
-    def when_writable(self, topic: Topic, reason: str, then: Callable[[], None]) -> None:
-        """Call `then` once a topic's directory accepts writes again."""
-
-    def soon(self, source: str, then: Callable[[], None]) -> None:
-        """Call `then` in the next turn of `source`, after the callbacks that are ready now."""
-
-    def dispatch(self, topic: Topic, subscription: Subscription | None = None) -> None:
-        """Schedule a delivery to one subscription, or to all subscriptions of a topic."""
-
-    def new_name(self) -> str:
-        """Return a unique name for a producer or consumer that has none."""
-
-    def producer_joined(self, producer: Producer, of: Producing, producer_id: int) -> None:
-        """Register a producer with its session."""
-
-    def producer_left(self, producer: Producer) -> None:
-        """Unregister a producer."""
-
-    def producer_ready(self, producer: Producer) -> None:
-        """A waiting producer has become the exclusive producer of its topic."""
-
-    def disconnect_producer(self, producer: Producer) -> None:
-        """Disconnect a producer that another one has replaced."""
-
-    def consumer_joined(self, consumer: Consumer, of: Consuming, consumer_id: int) -> None:
-        """Register a consumer with its session."""
-
-    def consumer_left(self, consumer: Consumer) -> None:
-        """Unregister a consumer."""
-
-    def disconnect_consumer(self, consumer: Consumer) -> None:
-        """Disconnect a consumer whose subscription was moved or removed."""
-
-    def disconnecting(self, subscription: Subscription, but: Consumer | None = None) -> Steps[None]:
-        """Disconnect all consumers of a subscription except `but`."""
-
-    def forget_later(self, topic: Topic, subscription: Subscription) -> None:
-        """Delete a reader's subscription if it does not reconnect in `RETURN_SECONDS_MAX`."""
-
-    def active_changed(self, subscription: Subscription, before: Consumer | None) -> None:
-        """Notify the consumers of a failover subscription which of them is active."""
-
-    def gate_opened(self, gate: Gate) -> None:
-        """The client is authenticated: review its session when permissions change."""
-
-    def gate_closed(self, gate: Gate) -> None:
-        """The client is not authenticated or has disconnected."""
-
-    def at_time(self, gate: Gate, due_ms: int | None) -> None:
-        """Let the gate check the wall clock at `due_ms`, and not before; None cancels."""
-
-    def after(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Call `call` after a delay; the returned function cancels it."""
 
 
 def _end_of_turn() -> Steps[None]:
@@ -238,19 +133,19 @@ class Session:
         """The address of the client; empty if unknown."""
         self._client_version = ""
         self._limit = host.max_message_bytes + FRAME_MARGIN_BYTES
-        self._gate = Gate(self, host.access)
-        self._producing = Producing(self)
-        self._consuming = Consuming(self)
-        self._handlers: dict[int, Handler] = {
+        self.gate = Gate(self, host.access)
+        self.producing = Producing(self)
+        self.consuming = Consuming(self)
+        self.handlers: dict[int, Handler] = {
             _Type.PING: lambda _: self.send(replies.pong()),
             _Type.PONG: lambda _: None,
             _Type.PARTITIONED_METADATA: self._partitioned_metadata,
             _Type.LOOKUP: self._lookup,
             _Type.GET_TOPICS_OF_NAMESPACE: self._topics_of_namespace,
-            **self._gate.handlers(),
+            **self.gate.handlers(),
             **SchemaRequests(self).handlers(),
-            **self._producing.handlers(),
-            **self._consuming.handlers(),
+            **self.producing.handlers(),
+            **self.consuming.handlers(),
         }
 
     # --- bytes ------------------------------------------------------------------------------
@@ -262,7 +157,7 @@ class Session:
         waits for an operation. The caller calls again after `resume` or `wake`. Raises
         `ProtocolError` if the connection must be closed.
         """
-        self._gate.check_clock()
+        self.gate.check_clock()
         self._raise_problem()
         cost = 0
         limit = self.frame_bytes_max
@@ -275,7 +170,7 @@ class Session:
                 if sends is None:
                     break
                 if len(sends):
-                    taken = self._producing.take(data, sends)
+                    taken = self.producing.take(data, sends)
                     if taken < len(sends):
                         start = int(sends.frame_starts[taken])
                         cost = TURN_COST
@@ -361,13 +256,13 @@ class Session:
     @property
     def frame_bytes_max(self) -> int:
         """The frame size limit; small until the client is authenticated."""
-        authenticated = self._connected and self._gate.knows_client
+        authenticated = self._connected and self.gate.knows_client
         return self._limit if authenticated else CONNECT_BYTES_MAX
 
     @property
     def source(self) -> str:
         """The source that shares turns: the name in the client's token, otherwise its address."""
-        name = self._gate.client_name
+        name = self.gate.client_name
         return f"name {name}" if name else f"address {self.peer.rpartition(':')[0]}"
 
     @property
@@ -384,12 +279,12 @@ class Session:
     def pause(self) -> None:
         """The client does not read its socket: stop delivery."""
         self.paused = True
-        self._consuming.pause()
+        self.consuming.pause()
 
     def resume(self) -> None:
         """The client reads its socket again: resume delivery."""
         self.paused = False
-        self._consuming.resume()
+        self.consuming.resume()
 
     def _command(self, data: memoryview) -> int:
         """Parse and execute a command, or start it; returns its type."""
@@ -415,10 +310,10 @@ class Session:
 
     def handle(self, command: wire.BaseCommand) -> Steps[None] | None:
         """Execute or refuse a command; returns its remaining steps, if any."""
-        handler = self._handlers.get(command.type)
+        handler = self.handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"command {command.type} is not supported by a broker")
-        return handler(command) if self._gate.admits(command) else None
+        return handler(command) if self.gate.admits(command) else None
 
     def repeating(self, handler: Handler, command: wire.BaseCommand) -> Steps[None]:
         """Execute a command, and restart it on each `CommandRestarted`."""
@@ -428,13 +323,13 @@ class Session:
                 if steps is not None:
                     yield from steps
             except CommandRestarted:
-                if self._gate.admits(command):
+                if self.gate.admits(command):
                     continue
             return
 
     def check_unchanged(self, topic: Topic, command: wire.BaseCommand) -> None:
         """Raise `CommandRestarted` if the command lost its topic or permission while it waited."""
-        if not (self._is_served(topic) and self._gate.still_admits(command)):
+        if not (self._is_served(topic) and self.gate.still_admits(command)):
             raise CommandRestarted
         topic.writer.check_open()
 
@@ -455,15 +350,15 @@ class Session:
         """The connection is closed: close its producers and consumers."""
         if not self.closed:
             self.closed = True
-            self._gate.close()
-            self._producing.close()
-            self._consuming.close()
+            self.gate.close()
+            self.producing.close()
+            self.consuming.close()
 
     def close_unauthorized(self, may: Callable[[Namespace, Action], bool]) -> None:
         """Close the producers and consumers without permission, and notify the client."""
         may = cache(may)
-        self._producing.close_unauthorized(lambda namespace: may(namespace, Action.PRODUCE))
-        self._consuming.close_unauthorized(lambda namespace: may(namespace, Action.CONSUME))
+        self.producing.close_unauthorized(lambda namespace: may(namespace, Action.PRODUCE))
+        self.consuming.close_unauthorized(lambda namespace: may(namespace, Action.CONSUME))
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -503,7 +398,7 @@ class Session:
     def _connect(self, connect: wire.CommandConnect) -> None:
         self._connected = True
         self._client_version = connect.client_version
-        self._gate.connect(connect)
+        self.gate.connect(connect)
         host = self.host
         version = min(PROTOCOL_VERSION, max(connect.protocol_version, 0)) or PROTOCOL_VERSION
         self.send(replies.connected(host.server_version, host.max_message_bytes, version))

@@ -15,6 +15,7 @@ LithifyError
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnersNotPromoted  a node that was added is a learner, and no voter yet
 ├── OutcomeUnknown  a proposal that may have been done or not
+├── AddressesNotRecorded  the disk has refused the addresses of members
 ├── CreationUnknown a group was begun, and not all of its members were seen to join
 ├── NoSuchDirectory a directory to be read does not exist
 └── UnknownGroup    files of a group that the file NODE does not name
@@ -26,6 +27,7 @@ from lithify.errors import Corrupt, LithifyError, MissingFile
 from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
 
 __all__ = [
+    "AddressesNotRecorded",
     "ClientTooSlow",
     "CreationUnknown",
     "EntriesLost",
@@ -229,8 +231,19 @@ class OutcomeUnknown(LithifyError):
         super().__init__(f"group {group}: the outcome of proposal {index} is unknown")
 
 
+class AddressesNotRecorded(LithifyError):
+    """The disk has refused the addresses of members; the step before that may be done."""
+
+    exit_code = OUTCOME_UNKNOWN
+
+    def __init__(self, node: str, cause: OSError) -> None:
+        self.node = node
+        self.cause = cause
+        super().__init__(f"node {node} cannot record addresses: {cause.strerror or cause}")
+
+
 class CreationUnknown(LithifyError):
-    """A group was started, and changed before all of its members had joined."""
+    """A group was begun; its members changed before all had joined, or the disk refused it."""
 
     exit_code = OUTCOME_UNKNOWN
 

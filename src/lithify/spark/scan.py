@@ -48,7 +48,7 @@ from lithify.log.segments.block_index import BlockIndex
 from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.spark.arrow_rows import ArrowRows, id_columns
 from lithify.topics.compaction.build_key_index import IndexTask, open_index
-from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
+from lithify.topics.messages.entry_flags import FLAG_AHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,10 +1,10 @@
 """Periodic maintenance of a topic: policies, retention, rates, and deletion of old files.
 
-1. Once per second the policies are enforced: messages older than the time to live are acknowledged;
-   producers are refused while a subscription exceeds the backlog limit (`backlog_limit.py`); and
-   the first position that the log must keep is computed (`retention.py`). This works in memory,
-   except for the search by time and the snapshot of the producers, which are disk steps
-   (`disk_steps.py`).
+1. Once per second the policies are enforced: messages older than the time to live are acknowledged
+   (`message_ttl.py`); producers are refused while a subscription exceeds the backlog limit
+   (`backlog_limit.py`); and the first position that the log must keep is computed
+   (`retention.py`). This works in memory, except for the search by time and the snapshot of the
+   producers, which are disk steps (`disk_steps.py`).
 2. The next round does the disk work: maintain the log and the cursors, roll the active segment if
    all of it is past retention, drop the head of the log, and delete retired files.
 
@@ -17,30 +17,54 @@ of the topic. Owned by the topic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lithify.errors import WriteFailed
 from lithify.positions import NO_POSITION
 from lithify.topics.backlog_limit import checking_backlogs
+from lithify.topics.message_ttl import expiring
 from lithify.topics.retention import LogHold, acknowledged_through, active_may_go, first_to_keep
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
+    from lithify.log.log import Log
+    from lithify.topics.compaction.compaction_service import TopicCompactionService
+    from lithify.topics.compaction.topic_compaction import TopicCompaction
     from lithify.topics.definitions.policies import Policies
+    from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.disk_steps import Steps
+    from lithify.topics.producers.topic_writer import TopicWriter
+    from lithify.topics.reading.topic_reader import TopicReader
     from lithify.topics.subscriptions.cursor_gaps import CursorGaps
-    from lithify.topics.topic import Topic
+    from lithify.topics.subscriptions.cursor_store import CursorStore
+    from lithify.topics.subscriptions.subscription import Subscription
 
-__all__ = ["Maintenance", "log_holds"]
+__all__ = ["MaintainedTopic", "Maintenance", "log_holds"]
 
 POLICY_SECONDS = 1.0
 """Interval at which retention, time to live and backlogs are enforced."""
 
 
+class MaintainedTopic(Protocol):
+    """What maintenance uses of a topic."""
+
+    name: TopicName
+    log: Log
+    cursors: CursorStore
+    compaction: TopicCompaction
+    service: TopicCompactionService
+    writer: TopicWriter
+    subscriptions: dict[str, Subscription]
+    reader: TopicReader
+
+    def acknowledging_below(self, position: int) -> Steps[None]:
+        """Acknowledge, for every subscription, all messages below a position."""
+
+
 class Maintenance:
     """Maintains one topic."""
 
-    def __init__(self, topic: Topic, gaps: CursorGaps, clock: Clock) -> None:
+    def __init__(self, topic: MaintainedTopic, gaps: CursorGaps, clock: Clock) -> None:
         self._topic = topic
         self._gaps = gaps
         self._clock = clock
@@ -75,9 +99,13 @@ class Maintenance:
         self._enforced_s = self._clock.monotonic_s()
         topic = self._topic
         now_ms = self._clock.now_ms()
-        if policies.message_ttl_ms:
-            yield from topic.expiring(now_ms - policies.message_ttl_ms)
-        yield from checking_backlogs(topic, self._gaps, policies.backlog_bytes_max)
+        yield from expiring(
+            topic.reader.times, topic.acknowledging_below, policies.message_ttl_ms, now_ms
+        )
+        exceeded = yield from checking_backlogs(
+            topic.log, topic.subscriptions, self._gaps, policies.backlog_bytes_max
+        )
+        topic.writer.refusal = f"topic {topic.name} {exceeded}" if exceeded else ""
         acknowledged = acknowledged_through(log_holds(topic)).position
         keep_from = first_to_keep(
             topic.log.manifest.segments,
@@ -100,7 +128,7 @@ class Maintenance:
         self._keep_from = keep_from
 
 
-def log_holds(topic: Topic) -> list[LogHold]:
+def log_holds(topic: MaintainedTopic) -> list[LogHold]:
     """What keeps the log from being trimmed, and from which position on.
 
     A durable subscription holds entries that it has not acknowledged. A consumer or reader that

@@ -33,6 +33,7 @@ from lithify.topics.definitions.compaction_settings import TopicCompactionSettin
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.disk_steps import DiskCall, run_here
 from lithify.topics.maintenance import Maintenance, log_holds
+from lithify.topics.messages.entry_flags import FLAG_BATCH, FLAG_DELAYED, due_ms_of
 from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
 from lithify.topics.producers.producers import Producers
 from lithify.topics.producers.topic_writer import TopicTerminated, TopicWriter
@@ -52,7 +53,7 @@ from lithify.topics.subscriptions.cursor_changes import AckedUpTo, Reset
 from lithify.topics.subscriptions.cursor_gaps import CursorGaps
 from lithify.topics.subscriptions.cursor_store import CursorStore
 from lithify.topics.subscriptions.dispatch import Dispatcher
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH, FLAG_DELAYED, due_ms_of, slot_of
+from lithify.topics.subscriptions.key_shared_hash import slot_of
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 
 if TYPE_CHECKING:
@@ -126,11 +127,11 @@ class Topic:
         self.maintenance_failure = ""
         """Why the last maintenance round failed; empty if it succeeded."""
         self._clock = clock
-        self._reading = reading
+        self.reads = reading
         self._gaps = CursorGaps(reading, cursors)
         self._acknowledgements = Acknowledgements(cursors, self._gaps)
         self._dispatcher = Dispatcher(log, reading, self._gaps, clock)
-        self._throughput = Throughput(self, clock)
+        self._throughput = Throughput(self.writer, self.producers, self.subscriptions, clock)
         self._maintenance = Maintenance(self, self._gaps, clock)
         for each in cursors.names():
             self._add_subscription(
@@ -522,8 +523,8 @@ class Topic:
         """Do the periodic work of the topic's thread."""
         if self.in_use:
             self.used_s = self._clock.monotonic_s()
-        self._reading.forget_unused()
-        self._reading.forget_below(self.log.manifest.segments[0].first_position)
+        self.reads.forget_unused()
+        self.reads.forget_below(self.log.manifest.segments[0].first_position)
         if self._maintenance.is_due():
             yield from self.enforcing()
 
@@ -551,17 +552,13 @@ class Topic:
         """
         return self._throughput.rates()
 
-    def expiring(self, before_ms: int) -> Steps[None]:
-        """Acknowledge, for every subscription, the messages published before a time."""
-        position = yield from self.reader.times.finding(before_ms)
-        yield from self._skipping_below(position)
-
     def skipping_below(self, position: int) -> Steps[None]:
         """Acknowledge everything below a position for every subscription: it can be trimmed."""
-        yield from self._skipping_below(min(position, self.last_position + 1))
+        yield from self.acknowledging_below(min(position, self.last_position + 1))
         yield from self.writer.saving_producers(self.compaction.reserve.if_full)
 
-    def _skipping_below(self, position: int) -> Steps[None]:
+    def acknowledging_below(self, position: int) -> Steps[None]:
+        """Acknowledge everything below a position for every subscription; retention trims it."""
         for each in list(self.subscriptions.values()):
             if each.acked.mark_delete < position - 1 and each.name in self.subscriptions:
                 yield from self.acknowledging(each, AckedUpTo(position - 1))

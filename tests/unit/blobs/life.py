@@ -27,7 +27,7 @@ from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.positions import POSITION_MAX
@@ -67,7 +67,7 @@ class Record:
 
 
 class Pickling(LocalJobs):
-    """Three tasks side by side, as far as anybody can see, in other processes."""
+    """Three tasks side by side, to all appearances in other processes."""
 
     slots = 3
 
@@ -171,7 +171,7 @@ class Life:
         return life
 
     def reborn(self, fs: FileSystem) -> Life:
-        """The same life, going on from a disk."""
+        """The same life, continued from a disk."""
         life = self.noted()
         life.open(fs)
         return life

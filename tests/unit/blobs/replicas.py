@@ -18,7 +18,8 @@ from lithify.blobs.errors import BlobError, BlobStoreFull, ReplicaUnreachable
 from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.records import BlobRecordKind, hash_id
 from lithify.blobs.replication.replicator import Replicator
-from lithify.blobs.replication.states import BlobChange, BlobChanges, Token, rank_of
+from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges, Token
+from lithify.blobs.replication.which_state_wins import rank_of, rank_of_change
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
@@ -146,7 +147,7 @@ class Replica:
 
     def found(self, blob_id: str) -> FoundRecords | None:
         """What is durable of it."""
-        index, log = self.store._index, self.store.log
+        index, log = self.store.index, self.store.log
         id_hash = hash_id(blob_id, log.manifest.log_id)
         return index.find(index.opened(log), id_hash, log.last_position + 1)
 
@@ -225,7 +226,7 @@ class Wire:
         yield Chunks(self._broken(self._there.store.replication.feed.records(blob_ids)))
 
     def _broken(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The stream is cut, changed, or the one who reads it dies."""
+        """The stream is cut, changed, or its reader dies."""
         world = self._world
         for piece in pieces:
             if world.chance(0.01):
@@ -278,14 +279,14 @@ class World:
         self.by_url: dict[str, Replica] = {}
         for name in NAMES[:4] if lists_change else NAMES[:3]:
             self._add(name)
-        self._list_all()
+        self.list_all()
 
     def _add(self, name: str) -> None:
         replica = Replica(self, name, self.rng.choice([-150, 0, 90]))
         self.replicas.append(replica)
         self.by_url[replica.url] = replica
 
-    def _list_all(self) -> None:
+    def list_all(self) -> None:
         for replica in self.replicas:
             others = [each.url for each in self.replicas if each is not replica]
             replica.store.replication.set_peers(others)
@@ -330,7 +331,7 @@ class World:
             self.seen["full"] += 1
             return
         self.contents[info.blob_id] = content
-        self._note(replica, info.blob_id)
+        self.note(replica, info.blob_id)
 
     def _change(self, replica: Replica, name: str, *more: int | None) -> None:
         if not self.contents:
@@ -341,9 +342,9 @@ class World:
         except BlobError:
             self.seen["refused"] += 1
             return
-        self._note(replica, blob_id)
+        self.note(replica, blob_id)
 
-    def _note(self, replica: Replica, blob_id: str) -> None:
+    def note(self, replica: Replica, blob_id: str) -> None:
         rank = replica.rank(blob_id)
         assert rank is not None
         life_version, deleted, time_ms, expiry_ms, created_ms, crc, size = rank
@@ -427,13 +428,13 @@ class World:
                 self.step("compact", each)
 
     def _list_again(self, replica: Replica) -> None:
-        self._list_all()
+        self.list_all()
 
     def _join(self, replica: Replica) -> None:
         """A brand new one, once."""
         if len(self.replicas) < len(NAMES):
             self._add(NAMES[-1])
-            self._list_all()
+            self.list_all()
 
     def _forget_tokens(self, replica: Replica) -> None:
         """The file with the tokens is lost."""
@@ -447,19 +448,19 @@ class World:
     # --- the end ------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Everybody hears of everything."""
+        """All replicas get all changes."""
         self.trouble = False
         for replica in self.replicas:
             replica.away = False
         if self.lists_change:
-            self._list_all()
+            self.list_all()
         for _ in range(2 * len(self.replicas)):
             for replica in self.replicas:
                 self.step("pull", replica)
 
     def check_same(self) -> None:
         for blob_id, content in self.contents.items():
-            greatest = max(self.states[blob_id], key=lambda state: state.rank)
+            greatest = max(self.states[blob_id], key=rank_of_change)
             if abs(greatest.expiry_ms - self.clock.now_ms()) <= 1000:
                 continue  # By some of the clocks it is expired, by others not.
             answers = {replica.name: replica.content(blob_id) for replica in self.replicas}
@@ -475,7 +476,7 @@ class World:
             elif greatest.expiry_ms > self.clock.now_ms() + 1000:
                 assert answer is not None, f"{blob_id} is lost"
                 ranks = {replica.rank(blob_id) for replica in self.replicas}
-                assert ranks == {greatest.rank}, blob_id
+                assert ranks == {rank_of_change(greatest)}, blob_id
 
     def settle(self) -> None:
         """Time passes, and everything that can be dropped is."""
@@ -493,7 +494,7 @@ class World:
         self.check_same()
         for replica in self.replicas:
             left = all_changes(replica.store)
-            assert not [change for change in left if change.deleted], "deletes that nobody needs"
+            assert not [change for change in left if change.deleted], "deletes that are not needed"
             replica.store.close()
             assert verify_store(replica.fs, DIRECTORY, replica.clock).ok
 

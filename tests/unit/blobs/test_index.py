@@ -57,12 +57,12 @@ def test_an_index_from_memory_is_the_one_from_the_segment() -> None:
     life.delete("blob 1")
     life.undelete("blob 1")
     life.ttl("blob 2", None)
-    rows = life.store._index.recent.rows()
+    rows = life.store.index.recent.rows()
     life.roll()
     (segment, _) = life.store.log.manifest.segments
     path = f"{DIRECTORY}/{key_index_name(segment.name)}"
     written = read_file(fs, path)
-    task = life.store._index.task(segment)
+    task = life.store.index.task(segment)
     with open_index(task) as index:
         assert index.rows == len(rows) == 7
     assert run_index(task, no_check) == 7
@@ -88,7 +88,7 @@ def check_rewritten(life: Life) -> None:
     target = life.store.log.manifest.segments[0]
     path = f"{DIRECTORY}/{key_index_name(target.name)}"
     written = read_file(life.fs, path)
-    run_index(life.store._index.task(target), no_check)
+    run_index(life.store.index.task(target), no_check)
     assert read_file(life.fs, path) == written
 
 
@@ -142,7 +142,7 @@ class Shortening(HookedJobs):
         if name != "rewrite":
             return
         store = self._life.store
-        task = store._index.task(store.log.manifest.segments[0])
+        task = store.index.task(store.log.manifest.segments[0])
         with open_index(task) as index:
             rows = index.read()
         self.rows = len(rows)
@@ -158,9 +158,9 @@ def test_the_number_of_cached_rows_is_bounded() -> None:
     for number in range(300):
         life.put(f"blob {number}", 10)
     life.roll()
-    life.store._index.buckets.rows_max = 20
+    life.store.index.buckets.rows_max = 20
     life.check()
-    assert life.store._index.buckets._rows <= 20
+    assert life.store.index.buckets._rows <= 20
 
 
 def test_a_bucket_finds_all_rows_of_a_blob_in_the_order_of_positions() -> None:
@@ -174,7 +174,7 @@ def test_a_bucket_finds_all_rows_of_a_blob_in_the_order_of_positions() -> None:
         life.undelete(name)
     life.roll()
     life.put("recent", 10)
-    index, log = life.store._index, life.store.log
+    index, log = life.store.index, life.store.log
     opened = index.opened(log)
     assert index.opened(log) is opened, "it is made once a generation"
     for name in names:

@@ -175,7 +175,7 @@ def test_a_range_is_checked_without_the_rest() -> None:
         blob.read()
 
 
-# --- what a look answers -------------------------------------------------------------------------
+# --- visibility ----------------------------------------------------------------------------------
 
 
 def reads(store: BlobStore, blob_id: str) -> list[str]:

@@ -23,7 +23,7 @@ from lithify.blobs.settings import BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.blobs.visibility import Include
 from lithify.clock import ManualClock
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.errors import WriteFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut

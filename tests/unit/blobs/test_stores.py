@@ -152,7 +152,7 @@ def test_the_table_of_settings_in_the_docs_is_what_there_is() -> None:
 
 
 class Slow(MemoryFileSystem):
-    """Holds whoever erases until the store is being deleted, and writes down who came first."""
+    """Holds an erase until the store is being deleted, and writes down who came first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ def test_an_append_that_fails_leaves_the_lines_as_they_were(
         assert disk.exists(PATH) == bool(before)
         assert not before or read_file(disk, PATH) == ONE
     append_line(fs, PATH, THREE)
-    # Of a line that was there before its directory was synced nobody knows; it may be there.
+    # Of a line that was there before its directory was synced nothing is known; it may be there.
     kept = TWO if operation == "sync_dir" else b"".join(before)
     assert read_file(disk, PATH) == kept + THREE
 

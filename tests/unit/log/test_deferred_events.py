@@ -31,7 +31,7 @@ class Slow:
         self.seen.append(event)
         if first:
             self.called.set()
-            assert self.go_on.wait(PATIENCE_S), "nobody let it go on"
+            assert self.go_on.wait(PATIENCE_S), "it was not released"
 
 
 def use(log: Log) -> None:

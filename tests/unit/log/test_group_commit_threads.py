@@ -30,7 +30,7 @@ class SlowLog:
 
 
 def test_only_the_first_thread_runs_the_fsync() -> None:
-    # The log lets one at a time in. Whoever asked too would queue there with the threads of the
+    # The log lets one at a time in. A second thread would queue there with the threads of the
     # next tick, and be acknowledged an fsync late.
     log, tick = SlowLog(), Tick()
     with ThreadPoolExecutor(4) as pool:

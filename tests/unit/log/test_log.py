@@ -343,7 +343,7 @@ def test_closing_makes_everything_durable_in_every_mode() -> None:
         with open_log(fs, replace(SMALL, durability=durability)) as log:
             log.append(b"x")
         path = f"{DIRECTORY}/000000000001.seg"
-        assert fs._file(path).durable == fs._file(path).content
+        assert fs.file(path).durable == fs.file(path).content
         with open_log(fs) as log:
             assert contents(log) == {0: b"x"}
 

@@ -37,7 +37,7 @@ def check_after_crashes(disk: MemoryFileSystem, acknowledged: dict[int, bytes]) 
         with open_log(left) as log:
             found = contents(log)
             assert acknowledged.items() <= found.items(), f"seed {seed}"
-            position = log.append(b"goes on").result()
+            position = log.append(b"continues").result()
             assert position not in found
             log.roll()
 
@@ -133,7 +133,7 @@ def test_a_roll_that_fails_anywhere_is_repeated(rule: str, settings: LogSettings
     assert acknowledged == {p: b for p, b in contents(log).items() if p in acknowledged}
     check_after_crashes(disk, acknowledged)
     log.close()
-    opens = [disk._file(f"{DIRECTORY}/{s.name}").opens for s in log.manifest.segments]
+    opens = [disk.file(f"{DIRECTORY}/{s.name}").opens for s in log.manifest.segments]
     assert sum(opens) == 0, "no file is left open by the failure"
     check_after_crashes(disk, acknowledged)
 
@@ -145,7 +145,7 @@ def test_a_roll_whose_file_cannot_be_made_durable_leaves_no_file_open() -> None:
     for _ in range(5):
         with pytest.raises(WriteFailed):
             log.roll()
-    assert disk._file(f"{DIRECTORY}/000000000002.seg").opens == 0
+    assert disk.file(f"{DIRECTORY}/000000000002.seg").opens == 0
 
 
 def test_a_generation_that_is_not_durable_yet_takes_no_entries() -> None:
@@ -162,7 +162,7 @@ def test_a_generation_that_is_not_durable_yet_takes_no_entries() -> None:
             log.append(b"refused")
         with pytest.raises(WriteFailed):
             log.publish(lambda m: m, "refused")
-    assert contents(log) == acknowledged, "reading goes on"
+    assert contents(log) == acknowledged, "reading continues"
     check_after_crashes(disk, acknowledged)
     fs.clear()
     acknowledged[log.append(b"taken").result()] = b"taken"
@@ -260,7 +260,7 @@ def test_a_failed_open_releases_the_lock() -> None:
 def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
     call: str, settings: LogSettings
 ) -> None:
-    """The bytes have landed, but whoever wrote them is gone before it could say so."""
+    """The bytes have landed, but their writer ended before it could acknowledge them."""
     disk = MemoryFileSystem()
     log = open_log(disk, settings)
     log.append(b"before").result()
@@ -293,7 +293,7 @@ def test_an_interrupt_behind_a_write_leaves_nothing_that_is_not_counted(
         assert contents(log) == expected
 
 
-# Appends that must stand behind each other
+# Appends that must follow each other
 
 
 def test_an_append_after_a_failed_one_fails() -> None:

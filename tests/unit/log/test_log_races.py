@@ -47,7 +47,7 @@ def hooked(rule: str, callback: Callable[[], None]) -> FaultyFileSystem:
 
 
 class Waiting(threading.Condition):
-    """A condition that tells when somebody waits for it."""
+    """A condition that notifies when a thread waits for it."""
 
     def __init__(self, lock: threading.Lock) -> None:
         super().__init__(lock)
@@ -59,7 +59,7 @@ class Waiting(threading.Condition):
 
 
 class TellingLock:
-    """A lock that tells when somebody is about to take it."""
+    """A lock that notifies when a thread is about to take it."""
 
     def __init__(self, lock: threading.RLock, told: threading.Semaphore) -> None:
         self._lock = lock
@@ -252,7 +252,7 @@ def test_an_append_that_has_to_roll_uses_the_roll_in_progress(
 
 
 def test_closing_waits_for_the_file_that_a_roll_is_making(pool: ThreadPoolExecutor) -> None:
-    """Else it would be made in a log that somebody else has opened, over a segment of theirs."""
+    """Else it would be made in a log that another process has opened, over a segment of theirs."""
     gate = Gate()
     fs = hooked("fsync *2.seg", gate.stop)
     log = open_log(fs)
@@ -303,7 +303,7 @@ def test_a_roll_that_waited_makes_no_file_in_a_log_that_was_closed_meanwhile(
 def test_abandon_waits_for_the_publish_in_progress_and_allows_no_other(
     pool: ThreadPoolExecutor,
 ) -> None:
-    """Else it would replace the manifest of whoever has opened the log since."""
+    """Else it would replace the manifest of a process that has opened the log since."""
     gate = Gate()
     fs = hooked("rename *MANIFEST* nth=3", gate.stop)
     log = open_log(fs)

@@ -328,7 +328,7 @@ def test_open_files_are_bounded_and_used_again() -> None:
     assert len(log.manifest.segments) == 10
     for _ in range(3):
         assert list(contents(log)) == list(range(70))
-    files = [disk._file(f"{DIRECTORY}/{s.name}") for s in log.manifest.segments]
+    files = [disk.file(f"{DIRECTORY}/{s.name}") for s in log.manifest.segments]
     assert sum(file.opens for file in files) <= 3 + 1, "three to read and one to append"
     before = opened(fs)
     for _ in range(5):

@@ -154,7 +154,7 @@ def test_a_footer_that_no_manifest_knows_of_is_removed() -> None:
 
 
 def test_a_footer_inside_a_body_is_no_footer() -> None:
-    """Whoever may append could otherwise wipe the segment with the next restart."""
+    """A client that may append could otherwise wipe the segment with the next restart."""
     fs = MemoryFileSystem()
     log = open_log(fs, LARGE)
     fill(log, 3)
@@ -181,7 +181,7 @@ def test_bytes_of_a_killed_process_in_the_cache_are_made_durable() -> None:
     log.append(b"not synced").result()
     fs = fs.kill_clone()
     open_log(fs)
-    assert fs._file(ACTIVE).durable == fs._file(ACTIVE).content
+    assert fs.file(ACTIVE).durable == fs.file(ACTIVE).content
 
 
 # Files that are missing, foreign or left over
@@ -447,7 +447,7 @@ def test_nothing_is_acknowledged_in_a_generation_that_a_power_cut_could_undo() -
 
 def test_no_file_is_removed_in_a_generation_that_a_power_cut_could_undo() -> None:
     fs = FaultyFileSystem(killed_before_the_names_are_durable(), record=True)
-    overwrite(fs, f"{DIRECTORY}/000000000099.seg", b"nobody knows me")
+    overwrite(fs, f"{DIRECTORY}/000000000099.seg", b"of no manifest")
     fs.trace.clear()
     open_log(fs, LARGE)
     order = [line.split()[0] for line in fs.trace if line.startswith(("sync_dir", "remove"))]

@@ -74,7 +74,7 @@ async def three(directory: Path, clock: Clock | None = None) -> AsyncIterator[li
         for name in ("n2", "n3"):
             given = settings(directory, name, clock, HERE, join=True)
             node = await stack.enter_async_context(running(given, MetastoreMachine))
-            await one.node.add_member(name, str(node.transport.address), voter=True)
+            await one.node.requests.add_member(name, str(node.transport.address), voter=True)
             found.append(LocalMetastore(node, clock))
             await found[-1].wait_present()
             await until(partial(knows_leader, found[-1]))

@@ -166,7 +166,7 @@ class Teller:
 
     async def revoke(self) -> object:
         await self.store.revoke_lease(self.a_lease())
-        # It may have made a revision that nobody was told.
+        # It may have made a revision that no caller knows.
         return await self.watch()
 
     async def list_leases(self) -> object:

@@ -128,7 +128,7 @@ def believes(held: HeldLease) -> bool:
     return held.is_held
 
 
-def test_a_holder_believes_from_before_it_has_asked() -> None:
+def test_a_holder_counts_from_before_its_request() -> None:
     clock = ManualClock()
 
     async def slow(_: str, moment: Moment) -> None:

@@ -128,10 +128,10 @@ def test_a_watch_of_nonsense_is_refused(tmp_path: Path) -> None:
     told(story)
 
 
-def test_a_node_that_is_no_member_says_so(tmp_path: Path) -> None:
+def test_a_node_that_is_no_member_raises_a_typed_error(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(settings(tmp_path, "n9", ManualClock(), None)) as node:
-            # It has the group, of another machine; look at a name that it does not have.
+            # It has the group, of another machine; see a name that it does not have.
             await until(lambda: node.groups)
             del node.groups["metastore"]
             metastore = LocalMetastore(node, ManualClock())
@@ -271,7 +271,7 @@ def test_nonsense_is_refused_before_it_is_sent(tmp_path: Path) -> None:
 # --- time ---------------------------------------------------------------------------------------
 
 
-def test_safe_time_comes_with_the_clock_if_nobody_writes(tmp_path: Path) -> None:
+def test_safe_time_advances_with_the_clock_without_writes(tmp_path: Path) -> None:
     clock = ManualClock()
 
     async def story() -> None:
@@ -384,7 +384,7 @@ def test_all_nodes_write_read_and_watch_across_a_change_of_leaders(tmp_path: Pat
             seen = [[(await anext(each)).revision for _ in range(3)] for each in watches]
             assert seen == [written] * 3
             coming = [asyncio.ensure_future(anext(each)) for each in watches]
-            transfer = nodes[0].node._requests.ask(
+            transfer = nodes[0].node.requests.ask(
                 "metastore", ClientOperation.TRANSFER, b'{"to": "n2"}'
             )
             await transfer
@@ -403,7 +403,7 @@ def test_all_nodes_write_read_and_watch_across_a_change_of_leaders(tmp_path: Pat
     told(story)
 
 
-def test_what_was_not_proposed_is_unavailable_and_an_unknown_outcome_stays_unknown(
+def test_a_refused_proposal_is_unavailable_and_an_unknown_outcome_stays_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:

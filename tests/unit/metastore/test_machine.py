@@ -444,7 +444,7 @@ def test_the_floor_rises_only_if_guarding_keys_are_unchanged(
     monkeypatch.setattr(machine, "GUARDS_MAX", 1)
     store.put(b"hold/1", b"")
     since = store.put(b"hold/2", b"")
-    assert compact(second, since) == (False, first), "too many to look at"
+    assert compact(second, since) == (False, first), "too many to check"
 
 
 def test_a_guarded_compaction_that_cannot_be_parsed_changes_nothing() -> None:

@@ -157,7 +157,7 @@ def test_revisions_that_only_deleted_are_forgotten(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_purge_removes_is_counted_before(seed: int) -> None:
+def test_a_plan_counts_the_changes_that_a_purge_removes(seed: int) -> None:
     rng, store = Random(seed), Store()
     for _ in range(60):
         keys = rng.sample((b"a", b"b", b"c", b"d"), rng.choice((1, 1, 3)))

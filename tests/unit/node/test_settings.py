@@ -40,7 +40,7 @@ def test_without_any_configuration_everything_is_a_default() -> None:
     )
     assert found.settings == NodeSettings()
     assert set(found.origins.values()) == {"default"}
-    assert found.settings.pulsar_host == "127.0.0.1", "nobody else reaches an open node"
+    assert found.settings.pulsar_host == "127.0.0.1", "no other machine reaches an open node"
 
 
 def test_later_sources_of_settings_win_and_are_shown_as_the_origin() -> None:

@@ -163,7 +163,7 @@ ANSWERS = {
 
 
 def test_every_command_of_a_session_is_free_or_needs_something() -> None:
-    handled = set(Visit().session._handlers)
+    handled = set(Visit().session.handlers)
     assert handled <= FREE | set(NEEDS)
     assert not FREE & set(NEEDS)
     assert set(ANSWERS) <= handled
@@ -233,7 +233,7 @@ def test_an_expired_token_is_requested_once_and_commands_wait_for_it() -> None:
     assert Command.AUTH_CHALLENGE in [each.type for each in visit.sends(ping())]
 
 
-@pytest.mark.parametrize("answer", ["expired", "somebody else", "nonsense", "none in time"])
+@pytest.mark.parametrize("answer", ["expired", "another principal", "nonsense", "none in time"])
 def test_a_client_that_does_not_renew_its_token_is_disconnected(answer: str) -> None:
     visit = Visit()
     old = visit.token()
@@ -254,7 +254,7 @@ def test_a_client_that_does_not_renew_its_token_is_disconnected(answer: str) -> 
         answers = answers[:-1]
         assert refusal(last) == ("LOOKUP_RESPONSE", "AuthenticationError")
     else:
-        tokens = {"expired": old, "somebody else": visit.token("bob"), "nonsense": b"a.b.c"}
+        tokens = {"expired": old, "another principal": visit.token("bob"), "nonsense": b"a.b.c"}
         answers = visit.answers_challenge(tokens[answer])
     (refused,) = answers
     assert refusal(refused) == ("LOOKUP_RESPONSE", "AuthenticationError")
@@ -389,8 +389,8 @@ def test_granting_to_others_disconnects_no_client() -> None:
     assert visit.answers() == []
     visit.loop.call_soon(visit.session.close)
     visit.loop.run_until_complete(asyncio.sleep(0))
-    assert visit.broker._gates == set()
-    assert len(visit.broker._alarms) == 0
+    assert visit.broker.gates == set()
+    assert len(visit.broker.alarms) == 0
 
 
 def test_the_number_of_waiting_requests_is_bounded() -> None:
@@ -414,7 +414,7 @@ def test_an_unsolicited_auth_response_closes_the_connection() -> None:
 def test_a_command_without_a_rule_is_refused() -> None:
     visit = Visit()
     visit.connects(visit.token())
-    visit.session._handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
+    visit.session.handlers[Command.REACHED_END_OF_TOPIC] = lambda _: pytest.fail("let through")
     with pytest.raises(ProtocolError, match="has no permission rule"):
         visit.session.handle(Command(type=Command.REACHED_END_OF_TOPIC))
 

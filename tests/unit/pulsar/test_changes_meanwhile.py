@@ -14,10 +14,10 @@ from lithify.clock import ManualClock
 from lithify.positions import unpack
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.messages.entry_flags import FLAG_DELAYED
 from lithify.topics.permissions import Permissions, with_grant
 from lithify.topics.subscriptions.cursor_changes import AckedUpTo
 from lithify.topics.subscriptions.dispatch import DISPATCH_ENTRIES_MAX
-from lithify.topics.subscriptions.entry_flags import FLAG_DELAYED
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
 from lithify.topics.token_authentication import TokenKey
 from tests.unit.log.helpers import PATIENCE_S

@@ -262,13 +262,13 @@ def test_delayed_messages_follow_a_clock_that_jumps_backward(loop: ManualLoop) -
     assert delayed.came() == [1], "sent by a producer whose clock was set back as well"
     delayed.passes(49)
     assert delayed.came() == [0]
-    assert len(delayed.broker._alarms) == 0
+    assert len(delayed.broker.alarms) == 0
 
 
 def test_no_alarm_is_set_when_the_consumer_has_left(loop: ManualLoop) -> None:
     delayed = Delayed(loop)
     delayed.send(3600)
-    assert len(delayed.broker._alarms) == 1
+    assert len(delayed.broker.alarms) == 1
     loop.run_until_complete(delayed._in_loop(delayed.session.close))
     loop.advance(0)
-    assert len(delayed.broker._alarms) == 0
+    assert len(delayed.broker.alarms) == 0

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lithify.fs import LocalFileSystem, MemoryFileSystem
-from lithify.raft.core import Heartbeat
+from lithify.raft.core import ConfChange, Heartbeat, ProposalDropped
 from lithify.raft.group import removed_members
 from lithify.raft.group.removed_members import MemberQuery
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.format import KvOutcome
 from lithify.raft.net.client_operations import (
     ClientOperation,
+    GroupNotFound,
     MayHaveHappened,
     NoAnswer,
     OperationRefused,
 )
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.storage.file_names import key_of
+from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.net.nodes import Listener
 from tests.unit.raft.node.test_node import client_of, members_of, refusal, running, settings
 from tests.unit.raft.node.test_watches import until
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from lithify.raft.client.client import RaftClient
     from lithify.raft.node.node import RaftNode
     from lithify.raft.node.settings import RaftNodeSettings
+    from lithify.raft.storage.wal.wal import WalEvent
 
 
 def directories(tmp_path: Path, node: str) -> list[str]:
@@ -40,7 +44,7 @@ def directories(tmp_path: Path, node: str) -> list[str]:
 
 
 def awaited(*nodes: RaftNode) -> list[list[str]]:
-    """Of each group that is no more, who has not said that it knows."""
+    """Of each dropped group, the members that have not confirmed it."""
     return [names for node in nodes for names in node.identity.dropped.values() if names]
 
 
@@ -140,7 +144,7 @@ def test_a_member_that_could_not_record_the_drop_does_not_confirm_it(
             await until(lambda: "orders" in second.groups)
             fs.refuses = True
             await client.ask_json("orders", ClientOperation.DROP)
-            await until(second._failed.done)
+            await until(lambda: second.has_failed)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
@@ -284,15 +288,21 @@ def test_a_member_removed_while_down_is_notified_on_request(
     asyncio.run(story())
 
 
-async def begin_to_create(
-    one: RaftNode, client: RaftClient, stack: AsyncExitStack
-) -> asyncio.Task[Any]:
-    """A creation that waits for a member which takes everything and answers nothing."""
+async def with_mute_peer(one: RaftNode, stack: AsyncExitStack) -> Listener:
+    """Have a node know and reach n2, which takes everything and answers nothing."""
     mute = Listener("n2")
     server = await asyncio.start_server(mute.welcome, "127.0.0.1", 0)
     stack.callback(server.close)
     stack.push_async_callback(mute.close)
     one.transport.learn({"n2": f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
+    return mute
+
+
+async def begin_to_create(
+    one: RaftNode, client: RaftClient, stack: AsyncExitStack
+) -> asyncio.Task[Any]:
+    """A creation that waits for a member which takes everything and answers nothing."""
+    await with_mute_peer(one, stack)
     asked = client.ask_json("orders", ClientOperation.CREATE, members=["n1", "n2"])
     creating = asyncio.create_task(asked)
     await until(lambda: members_of(one)[-1:] == ["voters n1, learners n2"])
@@ -331,6 +341,121 @@ def test_a_member_removed_before_it_joined_is_not_added_again(tmp_path: Path) ->
             with pytest.raises(MayHaveHappened, match="were removed while it was created"):
                 await creating
             assert members_of(one)[-1] == "voters n1"
+
+    asyncio.run(story())
+
+
+def test_a_request_is_sent_to_a_busy_leader_again_not_to_a_silent_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its change waits for the disk, and the client learns the address of the silent one."""
+    can_write = threading.Event()
+    can_write.set()
+    asked: list[ConfChange] = []
+
+    async def story() -> None:
+        async with (
+            AsyncExitStack() as stack,
+            running(settings(tmp_path, "n1")) as one,
+            client_of(one) as client,
+        ):
+            mute = await with_mute_peer(one, stack)
+            stack.callback(can_write.set)
+            flush, begin = one._storage.wal.flush, one._answering.changes.begin
+
+            def held() -> list[WalEvent]:
+                assert can_write.wait(PROCESS_S_MAX)
+                return flush()
+
+            def counted(group: Any, change: ConfChange, book: Any, done: Any) -> None:
+                asked.append(change)
+                begin(group, change, book, done)
+
+            monkeypatch.setattr(one._storage.wal, "flush", held)
+            monkeypatch.setattr(one._answering.changes, "begin", counted)
+            group = one.create("orders", ["n1"])
+            await until(lambda: one.transport.connected and group.may_note)
+            can_write.clear()
+            group.propose_change(ConfChange.parse("~n2"), lambda _: None)
+            one.mark(group)
+            await until(lambda: members_of(one)[-1] == "voters n1, learners n2")
+            removing = asyncio.create_task(
+                client.ask_json("orders", ClientOperation.CHANGE, change="-n2")
+            )
+            await until(lambda: len(asked) > 5 or len(mute.readers) > 1)
+            can_write.set()
+            await removing
+            assert len(mute.readers) == 1, "the connection of the node"
+            assert members_of(one)[-1] == "voters n1"
+
+    asyncio.run(story())
+
+
+def test_a_change_of_a_group_that_is_dropped_meanwhile_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the node that leads it continues."""
+
+    async def story() -> None:
+        async with (
+            AsyncExitStack() as stack,
+            running(settings(tmp_path, "n1")) as one,
+            client_of(one) as client,
+        ):
+            await with_mute_peer(one, stack)
+            await client.ask_json("orders", ClientOperation.CREATE, members=["n1"])
+
+            async def known(*_: object) -> str:
+                return ""
+
+            monkeypatch.setattr(one._answering.changes, "_check_node", known)
+            adding = asyncio.create_task(
+                client.ask_json("orders", ClientOperation.CHANGE, change="+n2")
+            )
+            await until(lambda: members_of(one)[-1] == "voters n1, learners n2")
+            await client.ask_json("orders", ClientOperation.DROP)
+            with pytest.raises(GroupNotFound):
+                await adding
+            await KvClient(client, "default").put(b"k", b"v")
+
+    asyncio.run(story())
+
+
+def test_requests_that_arrive_with_the_removal_of_a_member_are_answered(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as one, client_of(one) as client:
+            await client.ask_json("orders", ClientOperation.CREATE, members=["n1"])
+            group, results = one.groups["orders"], list[object]()
+            group.propose(b"command", results.append)
+            group.propose_change(ConfChange.parse("~n2"), results.append)
+            one.leave(group, ended=False)
+            assert [type(result) for result in results] == [ProposalDropped] * 2
+
+    asyncio.run(story())
+
+
+def test_operations_whose_record_the_disk_refuses_are_answered(tmp_path: Path) -> None:
+    fs = Refusing()
+
+    async def story() -> None:
+        async with (
+            running(settings(tmp_path, "n1"), fs=fs) as one,
+            running(settings(tmp_path, "n2", join=True)) as two,
+            client_of(one) as client,
+        ):
+            await client.ask_json("orders", ClientOperation.CREATE, members=["n1"])
+            await until(lambda: one.identity.recognition.cluster_id)
+            fs.refuses = True
+            given: Any = {"change": "+n2", "book": {"n2": str(two.transport.address)}}
+            with pytest.raises(MayHaveHappened, match="cannot record addresses: no space left"):
+                await client.ask_json("orders", ClientOperation.CHANGE, **given)
+            with pytest.raises(MayHaveHappened, match="it could not be recorded"):
+                await client.ask_json("mail", ClientOperation.CREATE, members=["n1"])
+            assert "mail" not in one.groups
+            fs.refuses = False
+            await client.ask_json("mail", ClientOperation.CREATE, members=["n1"])
+        names = [key.partition("@")[0] for key in one.identity.groups]
+        assert sorted(names) == ["default", "mail", "orders"]
 
     asyncio.run(story())
 

@@ -132,7 +132,7 @@ def test_single_messages_of_every_kind() -> None:
         single("empty", b""),
         single("ünï", b"x" * 5000, event_time=17, sequence_id=2**63 - 1),
         single("k", properties=[pair("a", "1"), pair("b", ""), pair("a", "2")][:2]),
-        single("late", publish_time=5, producer_name="somebody else"),
+        single("late", publish_time=5, producer_name="another producer"),
     )
 
 

@@ -229,7 +229,7 @@ def test_write_atomic_survives_a_crash_at_every_operation(operation: str, kind: 
 
 def every_operation(fs: FileSystem) -> None:
     fs.mkdir("d")
-    file = fs.open_append("a")
+    file = fs.open_append("f")
     file.write(b"abc")
     file.writev([b"def"])
     file.overwrite(b"x", 0)
@@ -243,15 +243,15 @@ def every_operation(fs: FileSystem) -> None:
     fs.copy_range(file, 0, copy, 2)
     copy.close()
     file.close()
-    fs.open_read("a").close()
+    fs.open_read("f").close()
     fs.rename("b", "c")
-    fs.link("a", "l")
-    fs.symlink("a", "s")
+    fs.link("f", "l")
+    fs.symlink("f", "s")
     fs.remove("s")
     fs.rmdir("d")
     fs.list("/")
-    fs.stat("a")
-    fs.exists("a")
+    fs.stat("f")
+    fs.exists("f")
     fs.free_bytes("/")
     fs.sync_dir("/")
     lock = fs.lock("k", "us")
@@ -261,27 +261,27 @@ def every_operation(fs: FileSystem) -> None:
 
 EVERY_OPERATION = """\
 mkdir d
-open_append a
-write a
-writev a
-overwrite a
-truncate a
-fsync a
-fdatasync a
-size a
-pread a
-readinto a
+open_append f
+write f
+writev f
+overwrite f
+truncate f
+fsync f
+fdatasync f
+size f
+pread f
+readinto f
 open_append b
-copy_range a b
-open_read a
+copy_range f b
+open_read f
 rename b c
-link a l
-symlink a s
+link f l
+symlink f s
 remove s
 rmdir d
 list /
-stat a
-exists a
+stat f
+exists f
 free_bytes /
 sync_dir /
 lock k

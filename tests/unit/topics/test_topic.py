@@ -15,15 +15,15 @@ from lithify.fs.remove_tree import remove_tree
 from lithify.positions import pack, unpack
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
-from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import run_here
+from lithify.topics.messages.entry_flags import FLAG_AHEAD
 from lithify.topics.messages.message import MessageId, encode_entry
 from lithify.topics.messages.message_pb2 import LZ4, ZSTD, MessageMetadata
+from lithify.topics.producers.topic_writer import BacklogExceeded
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
-from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
 from lithify.topics.subscriptions.subscription import Consumer, Subscription, SubscriptionType
 from lithify.topics.topic import FLAG_BATCH, FLAG_DELAYED, Topic
 from tests.hooked_jobs import Halted

@@ -24,8 +24,8 @@ import numpy as np
 
 from lithify.blobs.build_key_index import open_index, put_index, run_index
 from lithify.blobs.index_rows import join_rows
-from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
-from lithify.blobs.validity import ValidityTerms
+from lithify.blobs.purge_bounds import NOTHING, PurgedTombstones
+from lithify.blobs.record_fates import ValidityTerms
 from lithify.blobs.validity_tasks import (
     JUDGED_COLUMNS,
     ROW_BYTES,

@@ -24,7 +24,7 @@ Any thread may call any method. Closing a store suspends its run; the next proce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation, Trigger
@@ -34,7 +34,8 @@ from lithify.errors import RunRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lithify.blobs.store import BlobStore
+    from lithify.blobs.compaction.store_compaction import BlobCompaction
+    from lithify.blobs.settings import BlobSettings, StoreShape
     from lithify.compaction.reports.report import Report
     from lithify.compaction.run.control import RunControl
     from lithify.compaction.run.log_runs import LogRuns
@@ -42,9 +43,21 @@ if TYPE_CHECKING:
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.errors import LithifyError
 
-__all__ = ["BlobCompactions"]
+__all__ = ["BlobCompactions", "CompactedStore"]
 
 KIND = "store"
+
+
+class CompactedStore(Protocol):
+    """What the compaction of stores uses of an open store."""
+
+    settings: BlobSettings
+    shape: StoreShape
+    compaction: BlobCompaction
+
+    @property
+    def directory(self) -> str:
+        """Where its files are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,7 @@ class _Scheduled:
     """One open store; an implementation of `ScheduledLog`."""
 
     name: str
-    store: BlobStore
+    store: CompactedStore
     damage: Damage
 
     @property
@@ -84,7 +97,7 @@ class BlobCompactions:
 
     def __init__(
         self,
-        opened: Callable[[], Mapping[str, BlobStore]],
+        opened: Callable[[], Mapping[str, CompactedStore]],
         queue: RunQueue,
         damage: Damage | None = None,
     ) -> None:
@@ -96,7 +109,9 @@ class BlobCompactions:
         self._damage = damage or Damage()
         self.queue = queue
 
-    def request(self, store: BlobStore, policy: str | None = None, *, waits: bool = True) -> str:
+    def request(
+        self, store: CompactedStore, policy: str | None = None, *, waits: bool = True
+    ) -> str:
         """Queue a run on a store and return the id of the request; raises if it cannot run.
 
         Each request is a separate run, also while another one is in progress. Without `waits` it is
@@ -128,7 +143,7 @@ class BlobCompactions:
         store = self._opened().get(name)
         return store is not None and self.queue.cancel(_Scheduled(name, store, self._damage))
 
-    def is_busy(self, store: BlobStore) -> bool:
+    def is_busy(self, store: CompactedStore) -> bool:
         """Is a run on the store in progress, or waiting for its turn?"""
         return self.queue.is_busy(self._of(store))
 
@@ -142,6 +157,6 @@ class BlobCompactions:
         """Suspend the runs in progress, remove the waiting ones, and wait until all stopped."""
         self.queue.close()
 
-    def _of(self, store: BlobStore) -> _Scheduled:
+    def _of(self, store: CompactedStore) -> _Scheduled:
         names = (name for name, each in self._opened().items() if each is store)
         return _Scheduled(next(names, store.directory), store, self._damage)

@@ -3,7 +3,7 @@
     print(store.compaction.plan().explain())
     report = store.compaction.run()
 
-1. Check whether a run is worth its cost (`compaction/policies/eligibility.py`). If not, the report
+1. Check whether a run is worth its cost (`compaction/policies/why_declined.py`). If not, the report
    says why.
 2. Run the kernel (`compaction/run/compactor.py`) with the store's rule, in place: the log itself
    shrinks. A run never touches the active segment. If the store is full and its active segment has
@@ -29,9 +29,9 @@ from lithify.blobs.compaction.live_blobs import BlobRewriting
 from lithify.blobs.settings import POLICY_NAMES
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.limits.pace_by_latency import Pacing, SharedRate
-from lithify.compaction.policies.eligibility import Eligibility, WhyNot
 from lithify.compaction.policies.packing import Limits
 from lithify.compaction.policies.plugins import check_policy
+from lithify.compaction.policies.why_declined import Eligibility, WhyNot
 from lithify.compaction.run.compactor import Compactor, RunSettings
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import Journal
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lithify.blobs.compaction.live_blobs import BlobRule
     from lithify.blobs.settings import BlobSettings, StoreShape
     from lithify.clock import Clock
-    from lithify.compaction.limits.disk_gate import DiskGate
+    from lithify.compaction.limits.one_run_per_disk import DiskGate
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionStatus
     from lithify.compaction.run.compactor import DryRun

@@ -24,8 +24,8 @@ import numpy as np
 
 from lithify.blobs.build_key_index import open_index
 from lithify.blobs.index_rows import join_rows, row_at
+from lithify.blobs.record_fates import group_blobs
 from lithify.blobs.records import BlobRecordKind
-from lithify.blobs.validity import group_blobs
 from lithify.blobs.validity_tasks import ROW_BYTES, read_part
 from lithify.errors import Corrupt, UnsupportedVersion
 from lithify.log.key_index.key_index import BUCKETS, COLUMNS, KeyRows

@@ -1,8 +1,8 @@
 """Copy the valid records of a store into a new one with another capacity or segment size.
 
 1. Read the source without changing it (`read_only_store.py`). Validity is judged once, at the time
-   when the copy begins (`blobs/validity.py`). Valid are puts that are neither expired nor gone, the
-   newest record of each such blob, and deletes without a put within their retention.
+   when the copy begins (`blobs/record_fates.py`). Valid are puts that are neither expired nor gone,
+   the newest record of each such blob, and deletes without a put within their retention.
 2. Before anything is written, check that each record fits into a segment of the target, and all of
    them into its capacity, packed as the target would pack them.
 3. Write the records in their order into the directory `TARGET.copying`. Ids, times, life versions,
@@ -35,10 +35,10 @@ from lithify.blobs.index import BlobIndex
 from lithify.blobs.index_rows import values_of
 from lithify.blobs.log_writer import BlobWriter, NewRecord, read_recent, used_bytes
 from lithify.blobs.offline.read_only_store import open_stored
+from lithify.blobs.record_fates import HistoryRecord, RecordFate, ValidityTerms, judge_history
 from lithify.blobs.records import BlobRecordKind, decode_id, encode_change, encode_put, hash_id
 from lithify.blobs.settings import BlobSettings, StoreShape
 from lithify.blobs.store import KIND
-from lithify.blobs.validity import HistoryRecord, RecordFate, ValidityTerms, judge_history
 from lithify.blobs.visibility import info_of
 from lithify.clock import SystemClock
 from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed

@@ -1,3 +1,3 @@
-"""Replication between blob stores. Start in `replication.py`."""
+"""Replication between blob stores. Start in `read_progress.py`."""
 
 __all__: list[str] = []

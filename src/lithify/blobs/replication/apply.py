@@ -1,6 +1,6 @@
 """The applying side of replication: writes the changes of another replica into the store.
 
-1. A change that is newer than the state in the store (`replication_values.advise`) is appended as a
+1. A change that is newer than the state in the store (`which_state_wins.py`) is appended as a
    record with its original time, expiry and life version. A delete is applied even if the blob is
    not known.
 2. If the content is needed, it is fetched and put with the blob's current state at the other
@@ -32,7 +32,7 @@ from lithify.blobs.records import (
     hash_id,
 )
 from lithify.blobs.replication.feed import read_identity
-from lithify.blobs.replication.states import Advice, advise, rank_of
+from lithify.blobs.replication.which_state_wins import Advice, advise, rank_of, rank_of_change
 from lithify.errors import PlanStale
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from lithify.blobs.content.spool import ByteStream
     from lithify.blobs.index import FoundRecords
-    from lithify.blobs.purged_tombstones import PurgedTombstones
+    from lithify.blobs.purge_bounds import PurgedTombstones
     from lithify.blobs.reads import BlobReads
     from lithify.blobs.replication.blob_stream import ReplicatedBlob
-    from lithify.blobs.replication.states import BlobChange
+    from lithify.blobs.replication.tokens_and_pages import BlobChange
     from lithify.blobs.store_parts import StoreParts
     from lithify.fs.full_disk_reserve import NoReserve
     from lithify.log.group_commit import Pending
@@ -136,7 +136,7 @@ class Applier:
         ):
             self._writer.ready()
             found = self._reads.state(hash_id(change.blob_id, self._log_id))
-            if found is None or rank_of(found, self._identity(found)) != change.rank:
+            if found is None or rank_of(found, self._identity(found)) != rank_of_change(change):
                 return False
             time_ms = max(self._clock.now_ms(), change.time_ms)
             self._append(change, BlobRecordKind.DELETE, time_ms)
@@ -164,7 +164,7 @@ class Applier:
         with self._log.pin("blob replication"):
             found = self._reads.state(hash_id(change.blob_id, self._log_id))
             # Most changes are known: they need no read.
-            if found is not None and change.rank[:4] < rank_of(found, None)[:4]:
+            if found is not None and rank_of_change(change)[:4] < rank_of(found, None)[:4]:
                 return Advice.NOTHING, found
             identity = None if found is None or change.deleted else self._identity(found)
         now_ms = self._clock.now_ms()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from lithify.blobs.errors import ReplicaAnswerInvalid
 from lithify.blobs.records import BlobRecordKind, PutRecord
-from lithify.blobs.replication.states import BlobChange
+from lithify.blobs.replication.tokens_and_pages import BlobChange
 from lithify.checksum import crc32c
 
 if TYPE_CHECKING:

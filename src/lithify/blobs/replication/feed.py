@@ -27,7 +27,7 @@ import numpy as np
 
 from lithify.blobs.errors import BlobError
 from lithify.blobs.index_rows import rows_of_frames, values_of
-from lithify.blobs.purged_tombstones import PurgedTombstones
+from lithify.blobs.purge_bounds import PurgedTombstones
 from lithify.blobs.records import (
     IDENTITY_BYTES_MAX,
     BlobRecordKind,
@@ -36,7 +36,7 @@ from lithify.blobs.records import (
     hash_id,
 )
 from lithify.blobs.replication.blob_stream import END, encode_head, encode_missing
-from lithify.blobs.replication.states import BlobChange, BlobChanges, Token
+from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges, Token
 from lithify.blobs.validity_tasks import read_part
 from lithify.blobs.visibility import Include
 from lithify.errors import DamagedFrame, ReadFailed

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaUnreachable
-from lithify.blobs.replication.states import BlobChanges
+from lithify.blobs.replication.tokens_and_pages import BlobChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lithify.blobs.replication.states import Token
+    from lithify.blobs.replication.tokens_and_pages import Token
 
 __all__ = ["NAMESPACE", "HttpPeer", "Stream"]
 

@@ -31,7 +31,7 @@ wait for each other's claim, not for each other to be settled. To receive it, th
 apply only deletes, which are accepted from every peer. So there is no deadlock. If a peer is
 offline, others may have to wait until it is back or removed from the list.
 
-Pure. Called by `replication.py`.
+Pure. Called by `read_progress.py`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
-from lithify.blobs.replication.states import Claim, Token, purged_from_row, purged_row
+from lithify.blobs.purge_bounds import NOTHING, PurgedTombstones
+from lithify.blobs.replication.tokens_and_pages import Claim, Token, purged_from_row, purged_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 from lithify.blobs.errors import ReplicaNoPeer, ReplicaNotCurrent, ReplicaUnreachable
 from lithify.blobs.replication.blob_stream import read_records
 from lithify.blobs.replication.feed import CHANGES_MAX
-from lithify.blobs.replication.states import Token
+from lithify.blobs.replication.tokens_and_pages import Token
 from lithify.errors import LithifyError, PlanStale
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lithify.blobs.content.spool import ByteStream
-    from lithify.blobs.purged_tombstones import PurgedTombstones
-    from lithify.blobs.replication.replication import Replication
-    from lithify.blobs.replication.states import BlobChange, BlobChanges
+    from lithify.blobs.purge_bounds import PurgedTombstones
+    from lithify.blobs.replication.read_progress import Replication
+    from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges
     from lithify.clock import Clock
 
 __all__ = ["Peer", "PeerStatus", "Replicator"]

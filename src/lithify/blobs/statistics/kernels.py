@@ -1,7 +1,7 @@
 """How long the records of a blob store stay live if nothing more happens; compiled, pure.
 
-The table of `blobs/validity.py`, solved for the time. The newest record and the last put of each
-blob decide, as there:
+The table of `blobs/record_fates.py`, solved for the time. The newest record and the last put of
+each blob decide, as there:
 
 | record | the last instant at which it is live |
 |---|---|

@@ -25,7 +25,7 @@ from lithify.exit_codes import CONFLICT
 
 if TYPE_CHECKING:
     from lithify.raft.backup.group_backup import Backup
-    from lithify.raft.backup.restore import Survivor
+    from lithify.raft.restore import Survivor
 
 __all__ = ["backup", "recover", "restore", "verify_backup"]
 
@@ -120,8 +120,8 @@ def restore(
 
     from lithify.fs import LocalFileSystem
     from lithify.raft.backup import group_backup as saving
-    from lithify.raft.backup.restore import restore as make
     from lithify.raft.kv.machine import kv_machine
+    from lithify.raft.restore import restore as make
     from lithify.raft.storage.file_names import check_group
 
     fs, data = LocalFileSystem(), data.rstrip("/")
@@ -156,9 +156,9 @@ def recover(
     """
     from lithify.fs import LocalFileSystem
     from lithify.raft.backup.group_backup import check_new
-    from lithify.raft.backup.restore import load_stopped
-    from lithify.raft.backup.restore import restore as make
     from lithify.raft.kv.machine import kv_machine
+    from lithify.raft.restore import load_stopped
+    from lithify.raft.restore import restore as make
 
     fs, data, source = LocalFileSystem(), data.rstrip("/"), source.rstrip("/")
     check_new(fs, data)

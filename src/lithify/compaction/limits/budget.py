@@ -5,7 +5,8 @@ before each transfer; threads may share it. Parallel tasks get a share of the bu
 (`Budget.share`), so that their sum stays within it on any machine.
 
 `token_bucket.py` enforces a rate, `pace_by_latency.py` lowers the rates while readers are slow,
-`disk_gate.py` allows one run per disk.
+`free_disk_space.py` refuses a run whose output cannot fit, `one_run_per_disk.py` allows one run per
+disk.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.limits.token_bucket import BYTES_MAX, TokenBucket
-from lithify.errors import RunRefused
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.clock import Clock
-    from lithify.fs.base import FileSystem
 
-__all__ = ["RATE_BYTES_PER_S_MIN", "Allowance", "Budget", "reserve_scratch"]
+__all__ = ["RATE_BYTES_PER_S_MIN", "Allowance", "Budget"]
 
 FOLLOW_S = 0.2
 """Interval at which a changing rate is read: well within the window of the pacer."""
@@ -155,21 +154,3 @@ class Allowance:
         with self._lock:
             self._bytes_written += size_bytes
             self._waited_s += waited_s
-
-
-def reserve_scratch(
-    fs: FileSystem, path: str, needed_bytes: int, scratch_bytes: int | None
-) -> None:
-    """Refuse the run now if its output cannot fit, instead of failing half way.
-
-    `path` must exist on the disk to be written to; `scratch_bytes` is the limit of the budget.
-    """
-    available_bytes = fs.free_bytes(path)
-    limit_bytes = available_bytes if scratch_bytes is None else scratch_bytes
-    if needed_bytes > min(available_bytes, limit_bytes):
-        limit = "none" if scratch_bytes is None else f"{scratch_bytes} bytes"
-        raise RunRefused(
-            "scratch space",
-            f"needs {needed_bytes} bytes on the disk of {path}, "
-            f"available {available_bytes} bytes, limit {limit}",
-        )

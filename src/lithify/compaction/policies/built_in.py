@@ -14,7 +14,7 @@ A round is a plan applied to the statistics, with no further deaths meanwhile.
 Installed packages may add policies (`plugins.py`).
 
 All policies share validation, cutting and packing (`packing.py`). `stats` is in `stats_based.py`,
-`neighbours` in `neighbours.py`, `view` in `compacted_view.py`, the others are here.
+`neighbours` in `merge_sparse_neighbours.py`, `view` in `compacted_view.py`, the others are here.
 
 Each group becomes one segment with its live bytes, and no policy makes a group without live
 entries. So no plan makes a log larger, and every non-empty plan makes progress.
@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lithify.compaction.policies.compacted_view import plan_view
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.packing import (
     LOG_BYTES_MAX,
     NOTHING_TO_GAIN,

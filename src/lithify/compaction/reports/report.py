@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from lithify.compaction.planning.plan import human_bytes
-from lithify.compaction.policies.eligibility import Declined, WhyNot
+from lithify.compaction.policies.why_declined import Declined, WhyNot
 from lithify.errors import Corrupt, DamagedFile, InvalidInput, UnsupportedVersion, WriteFailed
 from lithify.fs import read_file, write_atomic
 from lithify.fs.checked_lines import append_line, encode_line, parse_lines, read_lines

@@ -24,8 +24,9 @@ Steps of a run; a crash may come after each of them, see `docs/recovery.md`:
 
 A run that fails or is cancelled before step 6 is rolled back at once: its files are removed, the
 log is unchanged, and the report has the reason. A run that is killed or suspended is resumed by the
-next run or by `recover`. A run that is not worth it (`compaction/policies/eligibility.py`) or would
-change nothing publishes nothing: its result is "nothing to do", and the report has the reason.
+next run or by `recover`. A run that is not worth it (`compaction/policies/why_declined.py`) or
+would change nothing publishes nothing: its result is "nothing to do", and the report has the
+reason.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.clock import SystemClock
-from lithify.compaction.limits.budget import Allowance, Budget, reserve_scratch
+from lithify.compaction.limits.budget import Allowance, Budget
+from lithify.compaction.limits.free_disk_space import reserve_scratch
 from lithify.compaction.limits.token_bucket import TokenBucket
 from lithify.compaction.live_set_rules.dead_sets import judge_segments, segment_stats
 from lithify.compaction.live_set_rules.rule_interface import LiveSetQuestion
 from lithify.compaction.planning.horizon import Hold, Holds, Horizon, find_horizon
-from lithify.compaction.policies.eligibility import Declined, Eligibility, no_gain
 from lithify.compaction.policies.plugins import plan_by_name
+from lithify.compaction.policies.why_declined import Declined, Eligibility, no_gain
 from lithify.compaction.reports.report import History, Report
 from lithify.compaction.run.control import RunControl
 from lithify.compaction.run.journal import Journal, NoJournal, Phase, RunRecord

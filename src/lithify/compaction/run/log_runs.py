@@ -26,7 +26,7 @@ import threading
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
+from lithify.compaction.limits.one_run_per_disk import DiskGate, disk_owner, find_gate_directory
 from lithify.compaction.reports.status import CompactionRecord, CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.phases import typed_errors
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from lithify.compaction.limits.disk_gate import DiskTurn
+    from lithify.compaction.limits.one_run_per_disk import DiskTurn
     from lithify.compaction.reports.report import History, Report
     from lithify.fs import FileSystem
 
@@ -237,7 +237,7 @@ class LogRuns:
         """Take the disk now, or raise `RunRefused` naming its owner."""
         gate = self._gate or DiskGate(self._fs, find_gate_directory(self._fs, os.environ))
         with typed_errors(self._directory):
-            return gate.enter(self._directory, f"pid {os.getpid()} compacts {self.name}")
+            return gate.enter(self._directory, disk_owner(self.name))
 
     @property
     def device(self) -> str:

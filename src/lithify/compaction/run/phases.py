@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.compaction.limits.budget import Allowance
-    from lithify.compaction.policies.eligibility import Declined
+    from lithify.compaction.policies.why_declined import Declined
     from lithify.compaction.reports.report import History, Result
     from lithify.compaction.run.journal import NoJournal, RunRecord
     from lithify.compaction.run.log_port import CompactedLog, Targets

@@ -26,13 +26,13 @@ Thread-safe.
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from lithify.compaction.limits.one_run_per_disk import disk_in_use, disk_owner
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.scheduling.run_order import CompactNow, Result, Schedule
@@ -194,7 +194,7 @@ class RunQueue:
             disk = self._disks.get(scheduled.device)
             running = None if disk is None else disk.running
         if running is not None:
-            raise RunRefused("disk", _holder(running))
+            raise _disk_in_use(running)
         runs.take_disk().release()
 
     def observe(self, kind: str, logs: Iterable[ScheduledLog]) -> None:
@@ -461,14 +461,14 @@ def _triggered(scheduled: ScheduledLog, trigger: Trigger) -> _Request:
     return _Request(scheduled, run, new_request_id(), RunControl())
 
 
-def _holder(running: _Request) -> str:
-    return f"pid {os.getpid()} compacts {running.log.runs.name}"
+def _disk_in_use(running: _Request) -> RunRefused:
+    return disk_in_use(disk_owner(running.log.runs.name))
 
 
 def _waits_for(disk: _Disk | None) -> str:
     if disk is None:
         return ""
-    return disk.waits_for if disk.running is None else f"disk: {_holder(disk.running)}"
+    return disk.waits_for if disk.running is None else _disk_in_use(disk.running).waits_for
 
 
 def _waiting(waits_for: str) -> CompactionStatus:

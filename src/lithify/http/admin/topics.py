@@ -18,8 +18,8 @@ from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import Steps
-from lithify.topics.statistics.statistics import internal_stats_steps, sum_stats, topic_stats_steps
 from lithify.topics.topic import Topic
+from lithify.topics.topic_statistics import internal_stats_steps, sum_stats, topic_stats_steps
 from lithify.topics.topics import PARTITIONS_MAX, TopicNotFound
 
 __all__ = ["non_persistent", "router"]

@@ -13,8 +13,8 @@ blob that was not put over HTTP may have metadata that no header can hold: chara
 printed are written as %XX, and an item whose name is not valid in a header is omitted. `…/info` has
 all metadata unchanged.
 
-`conditions.py` has the headers of conditional requests and ranges. Pure. Called by the routes of
-blobs.
+`conditions_and_ranges.py` has the headers of conditional requests and ranges. Pure. Called by the
+routes of blobs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 | replication/unknown    | POST: which of these ids have no record in the store                  |
 
 All but GET need the permission to administer the namespace. The formats are those of
-`blobs/replication/states.py` and `blobs/replication/blob_stream.py`.
+`blobs/replication/tokens_and_pages.py` and `blobs/replication/blob_stream.py`.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
@@ -25,7 +25,7 @@ from starlette.responses import StreamingResponse
 from lithify.blobs.errors import ReplicaAnswerInvalid
 from lithify.blobs.records import hash_id
 from lithify.blobs.replication.feed import CHANGES_MAX
-from lithify.blobs.replication.states import Token
+from lithify.blobs.replication.tokens_and_pages import Token
 from lithify.errors import InvalidInput
 from lithify.http.blobs.content import BlobThreads
 from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName

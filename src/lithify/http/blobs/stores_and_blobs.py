@@ -37,7 +37,7 @@ from lithify.blobs.store import BlobStore
 from lithify.blobs.stores import BlobStores
 from lithify.blobs.visibility import Include
 from lithify.errors import InvalidInput, LithifyError
-from lithify.http.blobs.conditions import is_known
+from lithify.http.blobs.conditions_and_ranges import is_known
 from lithify.http.blobs.content import BlobAnswer, BlobThreads, open_content, receive_content
 from lithify.http.blobs.headers import TTL, headers_of, put_options
 from lithify.http.blobs.meters import BlobMeters

@@ -55,7 +55,9 @@ async def overview(cluster: ClusterDep) -> dict[str, Any]:
 @router.post("/cluster/join", status_code=204)
 async def join(joining: Joining, cluster: ClusterDep) -> Response:
     """Add a node, as a voter or a learner."""
-    add = partial(cluster.node.add_member, joining.name, joining.address, voter=joining.voter)
+    add = partial(
+        cluster.node.requests.add_member, joining.name, joining.address, voter=joining.voter
+    )
     await in_cluster(cluster, add)
     return Response(status_code=204)
 
@@ -63,5 +65,5 @@ async def join(joining: Joining, cluster: ClusterDep) -> Response:
 @router.post("/cluster/leave", status_code=204)
 async def leave(leaving: Leaving, cluster: ClusterDep) -> Response:
     """Remove a node."""
-    await in_cluster(cluster, partial(cluster.node.remove_member, leaving.name))
+    await in_cluster(cluster, partial(cluster.node.requests.remove_member, leaving.name))
     return Response(status_code=204)

@@ -39,7 +39,7 @@ REQUEST = "x-lithify-request"
 async def _ask(
     cluster: ClusterAccess, group: str, operation: ClientOperation, **given: object
 ) -> dict[str, Any]:
-    asked = partial(cluster.node.administer, decoded(group), operation, given)
+    asked = partial(cluster.node.requests.administer, decoded(group), operation, given)
     return await in_cluster(cluster, asked)
 
 

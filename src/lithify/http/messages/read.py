@@ -81,7 +81,7 @@ async def messages(
         topic = await topic_at(broker, name, HTTPStatus.METHOD_NOT_ALLOWED)
         place = ReadStart() if start is None else place_of(start)
         if last is not None:
-            place = await asyncio.to_thread(place_of_last, topic, last)
+            place = await asyncio.to_thread(place_of_last, topic.log, last)
     except BaseException:
         readers.release(caller)
         raise
@@ -169,6 +169,12 @@ class _Reading:
         await asyncio.wait({expected}, timeout=seconds)
 
     def _read(self, topic: Topic) -> bytes:
-        rows, self.place = read_rows(topic, self.place, through=self.through, limit=self.left)
+        rows, self.place = read_rows(
+            topic.log,
+            self.place,
+            partition=topic.name.partition,
+            through=self.through,
+            limit=self.left,
+        )
         self.left -= len(rows)
         return b"".join(json.dumps(row).encode() + b"\n" for row in rows)

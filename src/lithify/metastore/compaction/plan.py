@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from lithify.compaction.planning.plan import human_bytes
-from lithify.compaction.policies.eligibility import Declined, WhyNot
+from lithify.compaction.policies.why_declined import Declined, WhyNot
 
 if TYPE_CHECKING:
     from lithify.compaction.planning.horizon import Horizon

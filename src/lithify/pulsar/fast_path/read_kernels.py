@@ -12,6 +12,7 @@ import numpy as np
 from lithify.compiled import njit
 from lithify.log.segments.frame_batch import LARGE_BYTES
 from lithify.log.segments.frame_kernels import crc32c_join, crc32c_of
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX
 from lithify.topics.messages.message import PLAIN_BYTES_MAX
 from lithify.topics.messages.protobuf_fields import (
     BYTES,
@@ -23,7 +24,6 @@ from lithify.topics.messages.protobuf_fields import (
     varint,
     walk,
 )
-from lithify.topics.subscriptions.cursor import BATCH_MESSAGES_MAX
 
 __all__ = [
     "BAD_BATCH",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from lithify.errors import Corrupt, InvalidInput, LithifyError, UnsupportedVersion
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy, ProducerFenced
+from lithify.topics.producers.topic_writer import BacklogExceeded
 from lithify.topics.schemas.schemas import IncompatibleSchema
 from lithify.topics.subscriptions.consumer import CannotRead
 from lithify.topics.subscriptions.subscription import ConsumerRefused

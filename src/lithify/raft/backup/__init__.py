@@ -1,3 +1,3 @@
-"""Backups of groups, and new data directories from them."""
+"""Backups of groups; `raft/restore.py` creates data directories from them."""
 
 __all__: list[str] = []

@@ -17,26 +17,41 @@ from __future__ import annotations
 import json
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.errors import InvalidInput, LithifyError, WriteFailed
 from lithify.fs.remove_tree import remove_tree
 from lithify.raft.backup.group_backup import BACKUP, Backup, is_backup_file, write_backup
+from lithify.raft.commands import CommandResult
 from lithify.raft.core.errors import Dropped, DropReason
-from lithify.raft.group.proposals_and_reads import CommandResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.fs import FileSystem
-    from lithify.raft.group.group import Group
-    from lithify.raft.group.proposals_and_reads import Done
+    from lithify.raft.backup.group_backup import Saved
+    from lithify.raft.commands import Done
     from lithify.raft.storage.disk_threads import DiskThreads
 
-__all__ = ["BACKUPS", "Backups", "fetch_backup"]
+__all__ = ["BACKUPS", "Backups", "SavedGroup", "fetch_backup"]
 
 BACKUPS = "backups"
 READ_BYTES = 2**20
+
+
+class SavedGroup(Protocol):
+    """What a backup uses of a group."""
+
+    @property
+    def leading_term(self) -> int:
+        """The term in which this member leads; 0 if it does not."""
+
+    @property
+    def leader(self) -> str:
+        """The known leader; empty if there is none."""
+
+    def save(self) -> Saved:
+        """The state and the live entries at the applied index."""
 
 
 class Backups:
@@ -48,7 +63,7 @@ class Backups:
         self._disk = disk
         self._backups: dict[str, Backup] = {}
 
-    def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
+    def ask(self, group: SavedGroup, given: dict[str, Any], done: Done) -> None:
         """Run one operation of a backup."""
         if given.get("begin"):
             self._begin(group, done)
@@ -57,7 +72,7 @@ class Backups:
         else:
             self._end(str(given.get("end")), done)
 
-    def _begin(self, group: Group[Any], done: Done) -> None:
+    def _begin(self, group: SavedGroup, done: Done) -> None:
         if not group.leading_term:
             reason = DropReason.NOT_LEADER if group.leader else DropReason.NO_LEADER
             raise Dropped(reason, group.leader)

@@ -8,16 +8,19 @@
    rounds until the time limit. So it does after a node that does not complete the greeting within
    `SILENT_S`, with twice that time at the next attempt: nothing was sent to it yet. A read without
    an answer in that time is sent to the next node too, and the first answer counts.
-2. A node that answers is asked once per connection for the members' addresses. These follow the
+2. A leader that cannot serve the request now is asked again: the next node could only name it, and
+   may be silent.
+3. A node that answers is asked once per connection for the members' addresses. These follow the
    named ones in the rounds, so an outdated list of nodes is enough if one of them answers.
-3. Any number of requests may be in flight; they share one connection to the leader.
-4. A request that was sent and not answered may have happened: the connection closed, or the time is
+4. Any number of requests may be in flight; they share one connection to the leader.
+5. A request that was sent and not answered may have happened: the connection closed, or the time is
    up. A read is repeated. Any other request raises `MayHaveHappened`, because repeating it may be
    wrong. `NoAnswer` says that nothing was done, so it is raised only if every node that received
    the request has answered that it did nothing. A change of members has several steps, and `not
    now` may come after the first: without a final answer its outcome is unknown too. `no leader`
-   comes before the first. `ClusterSecretRefused` comes when all named nodes have another secret.
-5. A watch has its own connection to the leader, which carries what the group's machine sends
+   and `leader busy` come before the first. `ClusterSecretRefused` comes when all named nodes have
+   another secret.
+6. A watch has its own connection to the leader, which carries what the group's machine sends
    (`event_feed.py`). Its name is random.
 
 One event loop.
@@ -363,6 +366,8 @@ class RaftClient:
             if request.hops > HOPS_MAX:
                 # For a moment, two nodes may each name the other as the leader.
                 await asyncio.sleep(WAIT_S)
+        elif answer.outcome == OperationOutcome.LEADER_BUSY:
+            await asyncio.sleep(WAIT_S)
         else:
             await self._next()
 

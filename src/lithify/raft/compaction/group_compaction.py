@@ -148,13 +148,13 @@ class GroupCompaction:
         self._clock = clock
         self._settings = settings or GroupCompactionSettings()
         self._limits = Limits(limits.frame_bytes_max, limits.entries_max, sources_max=SOURCES_MAX)
-        self._named = NamedLog(fs, directory, log.group)
-        self._pacing = Pacing(latencies or Latencies(), HeldRate(), clock)
+        self.named = NamedLog(fs, directory, log.group)
+        self.pacing = Pacing(latencies or Latencies(), HeldRate(), clock)
         self.holds = Holds(clock)
         """They limit the horizon, so that runs and drops leave the segments above it."""
         self._hold = self.holds.place("snapshot", log.snapshot_index)
         self._horizon = log.snapshot_index
-        self._kernel = self._compactor(self._named)
+        self._kernel = self._compactor(self.named)
         self.runs = LogRuns(
             fs,
             directory,
@@ -203,7 +203,7 @@ class GroupCompaction:
             targets=MergeTargets(self._fs, named, group, self._clock),
             journal=NoJournal(),
             events=_log_side_file,
-            pacing=self._pacing,
+            pacing=self.pacing,
         )
 
     # --- the group's thread -----------------------------------------------------------------
@@ -275,7 +275,7 @@ class GroupCompaction:
             self._purge_ms = now_ms + self._settings.link_keep_ms
         self._drop_wanted = bool(self._requests)
         damaged = segments.damages.open
-        self._named.take(segments.spans, dropped, state, self._horizon, damaged)
+        self.named.take(segments.spans, dropped, state, self._horizon, damaged)
         return partial(self._run, now_ms - self._settings.link_keep_ms, self._current)
 
     def _drop(self) -> list[IndexSpan]:
@@ -329,7 +329,7 @@ class GroupCompaction:
         failure = outcome.failure if isinstance(outcome, CompactionOutcome) else outcome
         if isinstance(outcome, CompactionOutcome):
             segments.replace(outcome.gone, outcome.refs)
-        self._publish_unfinished = self._named.half_published or outcome is failure
+        self._publish_unfinished = self.named.half_published or outcome is failure
         merged = self._current is not None
         self.merges += merged and failure is None
         is_harmless = isinstance(failure, RunCancelled) or _is_disk(failure)
@@ -406,7 +406,7 @@ class GroupCompaction:
 
     def _tidy(self, spans: Sequence[IndexSpan]) -> CompactionOutcome:
         gone, refs = tidy(self._fs, self._directory, spans)
-        self._named.half_published = False
+        self.named.half_published = False
         return CompactionOutcome(gone=gone, refs=refs)
 
     def _run(self, before_ms: int, wanted: RunWanted | None) -> CompactionOutcome:
@@ -414,19 +414,19 @@ class GroupCompaction:
         if self._closed is not None:
             return outcome
         try:
-            outcome.removed = [event.name for event in self._named.sweep()]
+            outcome.removed = [event.name for event in self.named.sweep()]
             if wanted is not None:
                 run = partial(self._merge, wanted.trigger)
                 outcome.report = self.runs.run_exclusively(run, wanted.control)
             merge_links.purge_links(self._fs, self._directory, before_ms)
         except Exception as error:  # noqa: BLE001  (the group must apply what was done before it)
             outcome.failure = error
-        outcome.gone, outcome.refs = self._named.published()
+        outcome.gone, outcome.refs = self.named.published()
         return outcome
 
     def _merge(self, trigger: str, control: RunControl) -> Report:
         """Phase 3."""
-        self._named.begin()
+        self.named.begin()
         report = self._kernel.run(trigger, control=control)
         return replace(report, reclaimed_bytes=self._kernel.reclaim().bytes)
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lithify.raft.commands import unwrap_many
 from lithify.raft.compaction.rewrite_pacing import Rewriter
 from lithify.raft.errors import EntryUnreadable
-from lithify.raft.group.proposals_and_reads import unwrap_many
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lithify.raft.commands import RunDone
     from lithify.raft.compaction.rewrite_pacing import RewriteSettings
-    from lithify.raft.group.proposals_and_reads import Proposals
     from lithify.raft.machine import Machine
     from lithify.raft.storage.group_log import GroupLog
+
+    Propose = Callable[[Sequence[bytes], RunDone], None]
 
 __all__ = ["LiveEntryRewrites"]
 
@@ -29,11 +33,12 @@ class LiveEntryRewrites(Generic[S]):
     """See the module."""
 
     def __init__(
-        self, machine: Machine[S], log: GroupLog, proposals: Proposals, settings: RewriteSettings
+        self, machine: Machine[S], log: GroupLog, propose: Propose, settings: RewriteSettings
     ) -> None:
+        """`propose` proposes commands, and calls back with their outcome."""
         self._machine = machine
         self._log = log
-        self._proposals = proposals
+        self._propose = propose
         self._rewriter = Rewriter(settings)
 
     @property
@@ -71,4 +76,4 @@ class LiveEntryRewrites(Generic[S]):
                 self._rewriter.settled()
             else:
                 self._rewriter.moved(len(command))
-                self._proposals.add([command], lambda *_: self._rewriter.settled())
+                self._propose([command], lambda *_: self._rewriter.settled())

@@ -24,15 +24,15 @@ import asyncio
 import json
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lithify.clock import SystemClock
 from lithify.compaction.reports.status import report_row
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import InvalidInput, LithifyError, LogClosed, RunFailed, RunRefused
+from lithify.raft.commands import CommandResult
 from lithify.raft.compaction.group_compaction import RunWanted
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
@@ -45,22 +45,35 @@ if TYPE_CHECKING:
     from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.fs import FileSystem
-    from lithify.raft.group.group import Group
-    from lithify.raft.group.proposals_and_reads import Done
+    from lithify.raft.commands import Done
+    from lithify.raft.compaction.group_compaction import GroupCompaction
     from lithify.raft.storage.disk_threads import DiskThreads
 
-__all__ = ["RunRequests"]
+__all__ = ["CompactedGroup", "RunRequests"]
 
 HISTORY_MAX = 1000
 
 
+class CompactedGroup(Protocol):
+    """What runs use of a group."""
+
+    name: str
+
+    @property
+    def compaction(self) -> GroupCompaction:
+        """The runs of the group."""
+
+
+G = TypeVar("G", bound=CompactedGroup)
+
+
 @dataclass(frozen=True, slots=True)
-class _Scheduled:
+class _Scheduled(Generic[G]):
     """One group of the node; an implementation of `ScheduledLog`."""
 
-    group: Group[Any]
+    group: G
     device: str
-    node: RunRequests
+    node: RunRequests[G]
 
     @property
     def runs(self) -> LogRuns:
@@ -83,7 +96,7 @@ class _Scheduled:
         """No operation: the group has logged the failure, and its overview shows it."""
 
 
-class RunRequests:
+class RunRequests(Generic[G]):
     """See the module."""
 
     def __init__(
@@ -92,7 +105,7 @@ class RunRequests:
         fs: FileSystem,
         directory: str,
         disk: DiskThreads,
-        mark: Callable[[Group[Any]], None],
+        mark: Callable[[G], None],
     ) -> None:
         """`mark` schedules a group's work."""
         self._node = node
@@ -105,7 +118,7 @@ class RunRequests:
         """When the first interval of each group begins."""
         self._queue = RunQueue(clock)
 
-    def begin(self, group: Group[Any], done: Done, *, waits: bool) -> None:
+    def begin(self, group: G, done: Done, *, waits: bool) -> None:
         """Request a run on a group; the answer contains the request's id.
 
         Without `waits` the run is refused if it cannot begin at once. A reader thread checks
@@ -123,14 +136,14 @@ class RunRequests:
         else:
             self._read(request, done)
 
-    def observe(self, groups: Iterable[Group[Any]]) -> None:
+    def observe(self, groups: Iterable[G]) -> None:
         """Pass the triggers of all groups to the queue."""
         self._queue.observe("group", [self._scheduled(group) for group in groups])
 
-    def _scheduled(self, group: Group[Any]) -> _Scheduled:
+    def _scheduled(self, group: G) -> _Scheduled[G]:
         return _Scheduled(group, self._device, self)
 
-    def ask(self, group: Group[Any], given: dict[str, Any], done: Done) -> None:
+    def ask(self, group: G, given: dict[str, Any], done: Done) -> None:
         """Answer an operation: plan, status, history or cancel."""
         operation, compaction = given.get("ask"), group.compaction
         if operation == "plan":
@@ -151,13 +164,13 @@ class RunRequests:
         else:
             raise InvalidInput(f"ask is {operation!r}, must be plan, status, history or cancel")
 
-    async def close(self, groups: Iterable[Group[Any]]) -> None:
+    async def close(self, groups: Iterable[G]) -> None:
         """Stop all runs; when this returns, no request waits."""
         for group in groups:
             group.compaction.close(LogClosed(f"node {self._node} stops"))
         await asyncio.to_thread(self._queue.close)
 
-    def run(self, group: Group[Any], trigger: Trigger, control: RunControl) -> Report:
+    def run(self, group: G, trigger: Trigger, control: RunControl) -> Report:
         """Run on a group and wait for the outcome. Called by a thread of the queue."""
         ended: Future[Report] = Future()
 
@@ -191,12 +204,10 @@ class RunRequests:
 
         self._disk.read(work, reply)
 
-    def _row(self, group: Group[Any]) -> dict[str, Any]:
+    def _row(self, group: G) -> dict[str, Any]:
         return {"node": self._node, "group": group_of(group.name)}
 
-    def _plan_answer(
-        self, group: Group[Any], plan: DryRun | LithifyError
-    ) -> CommandResult | LithifyError:
+    def _plan_answer(self, group: G, plan: DryRun | LithifyError) -> CommandResult | LithifyError:
         if isinstance(plan, LithifyError):
             return plan
         row = {
@@ -207,11 +218,11 @@ class RunRequests:
         }
         return _reply(row)
 
-    def _status_row(self, group: Group[Any], request: str | None) -> dict[str, Any]:
+    def _status_row(self, group: G, request: str | None) -> dict[str, Any]:
         status = self._queue.status(self._scheduled(group), request)
         return {**self._row(group), "request": request, **status.row()}
 
-    def _history_rows(self, group: Group[Any], limit: int) -> list[dict[str, Any]]:
+    def _history_rows(self, group: G, limit: int) -> list[dict[str, Any]]:
         reports = group.compaction.history.newest(limit)
         return [{**self._row(group), **report_row(report)} for report in reports]
 

@@ -36,7 +36,6 @@ from lithify.raft.core.errors import (
     TransferDropped,
 )
 from lithify.raft.core.events import QuorumLost, TransferEnded
-from lithify.raft.core.follower_and_candidate import RoleState
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
@@ -50,6 +49,7 @@ from lithify.raft.core.progress import Flow, Inflight, Progress
 from lithify.raft.core.quorum import agreed_index, has_quorum
 from lithify.raft.core.read_index import Read, ReadQueue
 from lithify.raft.core.ready import ReadState, Role, SendSnapshot
+from lithify.raft.core.role_state import RoleState
 from lithify.raft.core.values import ENTRY_BYTES, NOBODY, EntryKind, entry_bytes
 from lithify.raft.entry import make_entries
 from lithify.raft.errors import EntryUnreadable
@@ -65,7 +65,7 @@ class Leader(RoleState):
     """See the module."""
 
     kind = Role.LEADER
-    hears_leader = True
+    has_live_leader = True
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -107,7 +107,7 @@ class Leader(RoleState):
             self.elapsed = 0
             self._settled = max(self._settled, self._committed_before)
             self._committed_before = self.engine.log.committed
-            if not self._heard_quorum():
+            if not self._active_quorum():
                 settings.events(QuorumLost(self.engine.node, self.engine.term))
                 self.engine.follow(self.engine.term, NOBODY)
                 return
@@ -115,11 +115,11 @@ class Leader(RoleState):
             self._since_heartbeat = 0
             self._send_heartbeats()
 
-    def _heard_quorum(self) -> bool:
-        heard = {peer for peer, progress in self.progress.items() if progress.heard}
+    def _active_quorum(self) -> bool:
+        active = {peer for peer, progress in self.progress.items() if progress.recently_active}
         for progress in self.progress.values():
-            progress.heard = False
-        return has_quorum(self.engine.members.config, heard | {self.engine.node})
+            progress.recently_active = False
+        return has_quorum(self.engine.members.config, active | {self.engine.node})
 
     def _send_heartbeats(self) -> None:
         engine = self.engine
@@ -162,18 +162,18 @@ class Leader(RoleState):
         if not new <= before.learners:
             raise ProposalDropped(DropReason.LEARNER_FIRST, engine.node)
         limit = engine.settings.election_ticks
-        heard = {peer for peer, each in self.progress.items() if each.silent_ticks < limit}
+        active = {peer for peer, each in self.progress.items() if each.silent_ticks < limit}
         behind = {
-            name: self.progress[name].match if name in heard else None
+            name: self.progress[name].match if name in active else None
             for name in sorted(new)
-            if name not in heard or self.progress[name].match < self._needed
+            if name not in active or self.progress[name].match < self._needed
         }
         if behind:
             raise NotCaughtUp(engine.node, self._needed, behind)
-        heard.add(engine.node)
+        active.add(engine.node)
         for voters in (before.voters, before.outgoing, after.voters, after.outgoing):
-            if not has_quorum(Config(voters), heard):
-                raise QuorumAtRisk(engine.node, str(change), voters, sorted(voters - heard))
+            if not has_quorum(Config(voters), active):
+                raise QuorumAtRisk(engine.node, str(change), voters, sorted(voters - active))
 
     @property
     def _needed(self) -> int:
@@ -286,7 +286,7 @@ class Leader(RoleState):
 
     def _send_snapshot(self, peer: str, progress: Progress) -> None:
         # A transfer to a peer that is offline would fail; the reply to a heartbeat resumes it.
-        if progress.heard:
+        if progress.recently_active:
             progress.await_snapshot()
             engine = self.engine
             engine.snapshots.append(SendSnapshot(peer, engine.term, engine.log.snapshot.index))
@@ -406,7 +406,7 @@ class Leader(RoleState):
         self._ask(Read(self.engine.node, context))
 
     def _ask(self, read: Read) -> None:
-        self._reads.ask(read, self.engine.log.committed if self._term_committed else None)
+        self._reads.add(read, self.engine.log.committed if self._term_committed else None)
 
     def _confirm_reads(self) -> None:
         engine = self.engine

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lithify.raft.core.candidate import Candidate
 from lithify.raft.core.configuration_change import Membership
 from lithify.raft.core.errors import Diverged
 from lithify.raft.core.events import ConfigChanged, LogCut, RoleChanged, VoteIgnored
-from lithify.raft.core.follower_and_candidate import Candidate, Follower
+from lithify.raft.core.follower import Follower
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.log import RaftLog
 from lithify.raft.core.messages import (
@@ -42,9 +43,9 @@ from lithify.raft.core.values import NOBODY, HardState
 from lithify.raft.core.voting import answer_vote
 
 if TYPE_CHECKING:
-    from lithify.raft.core.follower_and_candidate import RoleState
     from lithify.raft.core.messages import RaftMessage
     from lithify.raft.core.ready import ReadState, SendSnapshot
+    from lithify.raft.core.role_state import RoleState
     from lithify.raft.core.settings import CoreSettings
     from lithify.raft.core.storage import LogView
     from lithify.raft.core.values import SnapshotMeta
@@ -93,7 +94,7 @@ class Engine:
             return
         if message.term > self.term:
             if isinstance(message, VoteRequest):
-                if self.role.hears_leader and not message.forced:
+                if self.role.has_live_leader and not message.forced:
                     leader = self.role.leader
                     event = VoteIgnored(self.node, message.sender, message.term, leader)
                     self.settings.events(event)
@@ -176,14 +177,14 @@ class Engine:
             return
         candidate = Candidate(self, pre=True)
         self._enter(candidate)
-        candidate.ask_for_votes(forced=False)
+        candidate.request_votes(forced=False)
 
     def stand(self, *, forced: bool) -> None:
         """Become a candidate in the next term."""
         self.term, self.vote = self.term + 1, self.node
         candidate = Candidate(self, pre=False)
         self._enter(candidate)
-        candidate.ask_for_votes(forced=forced)
+        candidate.request_votes(forced=forced)
 
     def lead(self) -> None:
         """Become the leader of this term."""

@@ -80,10 +80,10 @@ class Progress:
         "commit_sent",
         "due",
         "flow",
-        "heard",
         "inflight",
         "match",
         "next",
+        "recently_active",
         "round",
         "silent_ticks",
         "waiting",
@@ -98,7 +98,7 @@ class Progress:
         """A probe was sent and not answered."""
         self.due = False
         """A message must be sent even without entries: the reply tells whether one was lost."""
-        self.heard = True
+        self.recently_active = True
         """Whether it has answered since the last check of the quorum; true for a new member."""
         self.silent_ticks = NEVER_HEARD
         """Ticks since its last reply to this leader."""
@@ -109,7 +109,7 @@ class Progress:
 
     def answered(self) -> None:
         """Record a reply of any kind."""
-        self.heard = True
+        self.recently_active = True
         self.silent_ticks = 0
 
     @property
@@ -181,6 +181,6 @@ class Progress:
             parts.append(f"inflight {len(self.inflight)}")
         if self.paused:
             parts.append("paused")
-        if not self.heard:
+        if not self.recently_active:
             parts.append("silent")
         return " ".join(parts)

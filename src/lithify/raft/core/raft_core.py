@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.raft.core.errors import DropReason, ProposalDropped, TransferDropped
-from lithify.raft.core.follower_and_candidate import Follower
+from lithify.raft.core.follower import Follower
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.member_state import Engine
 from lithify.raft.core.messages import Applied, SnapshotStatus, StorageAppended, Unreachable
@@ -28,6 +28,7 @@ from lithify.raft.core.ready import Ready, StorageAppend
 if TYPE_CHECKING:
     from lithify.raft.core.configuration import ConfChange, Config
     from lithify.raft.core.errors import Dropped
+    from lithify.raft.core.log import RaftLog
     from lithify.raft.core.messages import LocalMessage, RaftMessage
     from lithify.raft.core.ready import Role
     from lithify.raft.core.settings import CoreSettings
@@ -69,6 +70,11 @@ class RaftCore:
 
     def __init__(self, settings: CoreSettings, storage: LogView) -> None:
         self._engine = Engine(settings, storage)
+
+    @property
+    def log(self) -> RaftLog:
+        """The log as consensus sees it."""
+        return self._engine.log
 
     # In.
 

@@ -38,7 +38,7 @@ class ReadQueue:
         self._sent: deque[tuple[int, int, Read]] = deque()
         """(round, index, read)"""
 
-    def ask(self, read: Read, commit: int | None) -> None:
+    def add(self, read: Read, commit: int | None) -> None:
         """Add a read at the commit index; None while no entry of the leader's term is committed."""
         if commit is None:
             self._early.append(read)

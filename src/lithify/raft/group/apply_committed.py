@@ -15,8 +15,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from lithify.raft.commands import unwrap_many
 from lithify.raft.core import Config, EntryKind
-from lithify.raft.group.proposals_and_reads import unwrap_many
 from lithify.raft.machine import CommandBatch, ManyMachine, Meta
 
 if TYPE_CHECKING:

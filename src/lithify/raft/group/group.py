@@ -36,12 +36,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from lithify.errors import LogClosed
 from lithify.events import WriteRefused
 from lithify.raft.backup.group_backup import Saved, live_entries
+from lithify.raft.commands import single
 from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
 from lithify.raft.compaction.live_entry_rewrites import LiveEntryRewrites
 from lithify.raft.core import (
     Applied,
     DropReason,
     MemberStopped,
+    ProposalDropped,
     RaftCore,
     ReadDropped,
     Role,
@@ -57,7 +59,8 @@ from lithify.raft.group.machine_effects import MachineEffects
 from lithify.raft.group.machine_queries import MachineQueries
 from lithify.raft.group.overview import disk_overview, place_overview
 from lithify.raft.group.possible_loss import PossibleLoss
-from lithify.raft.group.proposals_and_reads import Proposals, Reads, single
+from lithify.raft.group.proposals import Proposals
+from lithify.raft.group.reads import Reads
 from lithify.raft.group.removed_members import (
     LONELY_TICKS,
     MemberRemoved,
@@ -81,9 +84,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from lithify.errors import LithifyError
+    from lithify.raft.commands import Done, RunDone
     from lithify.raft.core import ConfChange, Config, RaftMessage, Ready, Status
     from lithify.raft.entry import Entry
-    from lithify.raft.group.proposals_and_reads import Done, Request, RunDone
+    from lithify.raft.group.reads import Request
     from lithify.raft.group.settings import GroupSettings
     from lithify.raft.machine import Machine
     from lithify.raft.storage.segment_writer import Flushed
@@ -154,7 +158,7 @@ class Group(Generic[S]):
         )
         self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.request)
-        self._moving = LiveEntryRewrites(machine, own.log, self._proposals, settings.rewriting)
+        self._moving = LiveEntryRewrites(machine, own.log, self._proposals.add, settings.rewriting)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
         self._out = Outgoing()
@@ -424,17 +428,15 @@ class Group(Generic[S]):
 
     def _notify_removed(self, members: frozenset[str]) -> None:
         """Notify those of these members that were removed."""
-        for who in sorted(members - {self.node}):
-            word = self.removal_notice(who)
-            if word is not None:
-                self._out.messages.append(word)
+        notices = map(self.removal_notice, sorted(members - {self.node}))
+        self._out.messages += (each for each in notices if each is not None)
 
     def _answer_reads(self) -> None:
         self._query(self._reads.take_due(self._at.index))
         self._out.again = self._reads.is_due(self._at.index)
 
     def _query(self, due: Iterable[Request]) -> None:
-        self._out.reads += self._queries.ask(due, self._at.index, self._at.state)
+        self._out.reads += self._queries.start(due, self._at.index, self._at.state)
 
     # --- snapshots --------------------------------------------------------------------------
 
@@ -526,6 +528,7 @@ class Group(Generic[S]):
 
     def close(self, error: LithifyError | None) -> None:
         """Answer all pending requests; without an error, that the outcome is unknown."""
+        self._proposals.refuse_new(error or ProposalDropped(DropReason.NO_LEADER))
         self._proposals.close(error)
         dropped = error or ReadDropped(DropReason.NO_LEADER)
         self._reads.close(dropped)

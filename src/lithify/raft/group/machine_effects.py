@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lithify.raft.commands import unwrap_many
 from lithify.raft.errors import EntryUnreadable
-from lithify.raft.group.proposals_and_reads import unwrap_many
 from lithify.raft.machine import Checkpoint, ReadEntries, ReleaseCursor, Timer
 
 if TYPE_CHECKING:

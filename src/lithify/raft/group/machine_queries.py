@@ -1,6 +1,6 @@
 """Answers reads by the machine, without blocking the thread that runs all groups.
 
-    jobs = queries.ask(due, applied_index, state)   # reads whose index is applied
+    jobs = queries.start(due, applied_index, state)   # reads whose index is applied
     result = job()                                  # in a reader's thread
     queries.done(job, result, applied_index, state) # in the group's thread again
 
@@ -24,15 +24,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lithify.errors import LithifyError
+from lithify.raft.commands import CommandResult, unwrap_many
 from lithify.raft.errors import EntryDeleted
-from lithify.raft.group.proposals_and_reads import CommandResult, unwrap_many
 from lithify.raft.machine import QueryRead
 from lithify.raft.pending_work import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from lithify.raft.group.proposals_and_reads import Done, Request
+    from lithify.raft.commands import Done
+    from lithify.raft.group.reads import Request
     from lithify.raft.machine import Machine
     from lithify.raft.storage.group_log import GroupLog, ReadPlan
 
@@ -70,7 +71,7 @@ class MachineQueries(Generic[S]):
         self._log = log
         self._jobs: dict[Job, list[_Asked]] = {}
 
-    def ask(self, due: Iterable[Request], index: int, state: S) -> list[Job]:
+    def start(self, due: Iterable[Request], index: int, state: S) -> list[Job]:
         """Take and answer queries, up to the cost of a round; those that need files are jobs."""
         later: list[_Asked] = []
         cost = 0
@@ -83,12 +84,12 @@ class MachineQueries(Generic[S]):
                     cost += entries
             except LithifyError as error:
                 done(error)
-                continue
-            if isinstance(reply, QueryRead):
-                plan = self._log.plan(reply.indexes)
-                later.append(_Asked(query, done, index, reply, plan))
             else:
-                done(CommandResult(index, reply))
+                if isinstance(reply, QueryRead):
+                    plan = self._log.plan(reply.indexes)
+                    later.append(_Asked(query, done, index, reply, plan))
+                else:
+                    done(CommandResult(index, reply))
             if cost >= ROUND_COST:
                 break
         return [self._job(asked) for asked in _portions(later)]

@@ -52,8 +52,8 @@ log = get_logger("lithify.raft")
 class Channel(asyncio.BufferedProtocol):
     """See the module."""
 
-    def __init__(self, heard: OnMessages, lost: Lost) -> None:
-        self._heard = heard
+    def __init__(self, received: OnMessages, lost: Lost) -> None:
+        self._received = received
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(RECEIVE_BYTES)
@@ -187,7 +187,7 @@ class Channel(asyncio.BufferedProtocol):
                     with rest[:size] as frame:
                         messages = decode_frame(frame, self.node, self._here)
                 self._start += size
-                self._heard(self, messages)
+                self._received(self, messages)
 
     def read_on(self, *, wanted: bool) -> None:
         """Resume or pause reading; it is also paused while the peer does not read its answers."""

@@ -38,6 +38,8 @@ ends with it.
 | refused | it is impossible; the body says why | gives up |
 | begun | a part of it is done and stays; the body says how to continue | gives up |
 | no leader | as `not now`; of a change no step was done | retries, later |
+| leader busy | as `no leader`, from the leader: another node could only name it | asks it again,
+  later |
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ class OperationOutcome(IntEnum):
     ABSENT = 5
     BEGUN = 6
     NO_LEADER = 7
+    LEADER_BUSY = 8
 
 
 class OperationRefused(LithifyError):

@@ -40,7 +40,7 @@ class PeerLink:
         self._welcomed = asyncio.Event()
         self._welcome: Welcome | None = None
         self._greeting: Greeting
-        self._reason = ""
+        self.reason = ""
         self._task = asyncio.create_task(self._run())
 
     def resend_credentials(self) -> None:
@@ -103,7 +103,7 @@ class PeerLink:
         if not channel.greeted or channel.closed:
             self._tell(channel.reason)
             return False
-        self._reason = ""
+        self.reason = ""
         log.info("connected", node=self._name, address=str(self.address))
         self.channel = channel
         await ended.wait()
@@ -152,7 +152,7 @@ class PeerLink:
 
     def _tell(self, reason: str) -> None:
         # Once, not at every attempt.
-        if reason != self._reason:
-            self._reason = reason
+        if reason != self.reason:
+            self.reason = reason
             address = str(self.address)
             log.warning("not connected", node=self._name, address=address, reason=reason)

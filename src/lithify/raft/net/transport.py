@@ -33,7 +33,7 @@ import json
 import ssl
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
@@ -61,14 +61,13 @@ from lithify.raft.net.handshake import (
 )
 from lithify.raft.net.peer_link import GOODBYE_S, HELLO_S, PeerLink
 from lithify.raft.net.peer_recognition import IdentityRefused, KnownStart, OwnStart
-from lithify.raft.node.identity_saving import IdentitySaving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.raft.core.configuration import Config
     from lithify.raft.net.cluster_secret import ClusterSecret
-    from lithify.raft.node.identity import NodeIdentity
+    from lithify.raft.net.peer_recognition import PeerRecognition
 
 __all__ = ["Handlers", "Tls", "Transport"]
 
@@ -141,27 +140,57 @@ class RaftCannotListen(LithifyError):
         super().__init__(f"cannot listen at {address}: {why}")
 
 
+class ShownIdentity(Protocol):
+    """What the transport uses of the node's identity."""
+
+    node: str
+    cluster: str
+    book: dict[str, str]
+    recognition: PeerRecognition
+
+    def learn(self, book: dict[str, str]) -> bool:
+        """As `merge_addresses`, and durable."""
+
+    def merge_addresses(self, book: dict[str, str]) -> bool:
+        """Take in addresses of nodes; returns whether some are new."""
+
+
+class Saving(Protocol):
+    """Makes changes of the identity durable."""
+
+    def changed(self) -> int:
+        """Make a change durable soon; returns its number."""
+
+    def after(self, number: int, then: Callable[[BaseException | None], None]) -> None:
+        """Call when all changes up to this one are durable."""
+
+    async def close(self) -> None:
+        """Write what is not durable yet."""
+
+
 class Transport:
     """See the module."""
 
     def __init__(
         self,
-        identity: NodeIdentity,
+        identity: ShownIdentity,
+        saving: Saving,
         handlers: Handlers,
         tls: Tls | None,
         secret: ClusterSecret | None = None,
     ) -> None:
+        """`saving` makes changes of the identity durable; `close` closes it."""
         self._identity = identity
-        self._saving = IdentitySaving(identity)
+        self._saving = saving
         self._recorded_by: dict[str, int] = {}
         """By node: the last change of the identity that is about it."""
-        self._handlers = handlers
+        self.handlers = handlers
         self._tls = tls
         self.secret = secret
         self._admission = Admission(secret, identity.cluster, identity.node)
         self.context = None if tls is None else tls.context(server=False)
-        self._links: dict[str, PeerLink] = {}
-        self._channels: set[Channel] = set()
+        self.links: dict[str, PeerLink] = {}
+        self.channels: set[Channel] = set()
         self._from: dict[str, Channel] = {}
         self.refused: dict[str, str] = {}
         """Nodes that are not accepted here, with the reason."""
@@ -203,10 +232,10 @@ class Transport:
         """Close all connections."""
         if self._server is not None:
             self._server.close()
-        links, self._links = self._links, {}
+        links, self.links = self.links, {}
         for link in links.values():
             await link.close()
-        channels = set(self._channels)
+        channels = set(self.channels)
         for channel in channels:
             channel.close("the node stops")
         for channel in channels:
@@ -217,7 +246,7 @@ class Transport:
     @property
     def connected(self) -> list[str]:
         """The peers that messages can be sent to."""
-        return sorted(name for name, link in self._links.items() if link.channel is not None)
+        return sorted(name for name, link in self.links.items() if link.channel is not None)
 
     def learn(self, book: dict[str, str]) -> None:
         """Store addresses of nodes, from a trusted source."""
@@ -226,10 +255,10 @@ class Transport:
 
     def send(self, group: str, message: RaftMessage) -> None:
         """Send a message of a group to its receiver, or drop it and notify the group."""
-        link = self._links.get(message.to)
+        link = self.links.get(message.to)
         channel = None if link is None else link.channel
         if channel is None or channel.unsent_bytes > UNSENT_BYTES_MAX:
-            self._handlers.unreachable(group, message.to)
+            self.handlers.unreachable(group, message.to)
         else:
             channel.send(group, message)
 
@@ -238,9 +267,9 @@ class Transport:
     def _connect_all(self) -> None:
         for name, text in self._identity.book.items():
             address = parse_address(text)
-            link = self._links.get(name)
+            link = self.links.get(name)
             if link is None:
-                self._links[name] = PeerLink(self, name, address)
+                self.links[name] = PeerLink(self, name, address)
             elif link.address != address:
                 link.move(address)
 
@@ -288,12 +317,12 @@ class Transport:
 
     def resend_credentials(self) -> None:
         """Send this node's changed credentials to all connected nodes."""
-        for link in self._links.values():
+        for link in self.links.values():
             link.resend_credentials()
 
     def refusal_of(self, name: str, shown: Credentials) -> str:
         """Why a node is not accepted; empty if it is. Each reason is logged once."""
-        recognition, configs = self._identity.recognition, self._handlers.configs()
+        recognition, configs = self._identity.recognition, self.handlers.configs()
         identity, own = shown.identity, met_in(shown).get(name)
         known = None if own is None or own.identity != identity else OwnStart(*own[1:])
         refusal = (
@@ -341,7 +370,7 @@ class Transport:
             elif other == name:
                 continue
             elif recognition.is_older_copy(met, name, is_refused=bool(shown.refusal)):
-                self._handlers.outdated()
+                self.handlers.outdated()
             else:
                 news |= recognition.start_recorded(name, met)
         return news
@@ -349,24 +378,24 @@ class Transport:
     def accepted_by(self, name: str) -> None:
         """A peer accepts messages of this node."""
         self.refused_by.pop(name, None)
-        self._handlers.accepted(name)
+        self.handlers.accepted(name)
 
     def disowned_by(self, name: str, reason: str) -> None:
         """A peer knows another directory by this node's name."""
         if self.refused_by.get(name) != reason:
             self.refused_by[name] = reason
             log.error("this node is refused: its data directory is another one", reason=reason)
-        self._handlers.disowned(name, reason)
+        self.handlers.disowned(name, reason)
 
     def disconnect(self, why: str) -> None:
         """Close all connections with nodes; they are reopened."""
-        links = (link.channel for link in self._links.values())
+        links = (link.channel for link in self.links.values())
         for channel in [*self._from.values(), *(each for each in links if each is not None)]:
             channel.close(why)
 
     def recheck(self) -> None:
         """Members have changed: close connections to nodes that are not accepted now."""
-        links = (link.channel for link in self._links.values())
+        links = (link.channel for link in self.links.values())
         for channel in [*self._from.values(), *(link for link in links if link is not None)]:
             if channel.identity is None:
                 # Its node is checked when the record of it is durable.
@@ -380,24 +409,24 @@ class Transport:
 
     def _accept(self) -> Channel:
         channel = Channel(self._receive, self._lost)
-        self._channels.add(channel)
+        self.channels.add(channel)
         asyncio.get_running_loop().call_later(HELLO_S, self._check_greeted, channel)
         return channel
 
     def _check_greeted(self, channel: Channel) -> None:
         if channel.closed:
             # Its TLS handshake may never have completed; then `_lost` was not called.
-            self._channels.discard(channel)
+            self.channels.discard(channel)
         elif not channel.greeted:
             channel.abort(f"no greeting within {HELLO_S} s")
 
     def _lost(self, channel: Channel) -> None:
-        self._channels.discard(channel)
+        self.channels.discard(channel)
         self._admission.closed(channel)
         if self._from.get(channel.node) is channel:
             del self._from[channel.node]
         if channel.greeted and not channel.node:
-            self._handlers.left(channel)
+            self.handlers.left(channel)
 
     def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
         if not channel.greeted:
@@ -417,9 +446,9 @@ class Transport:
                     if refusal:
                         raise IdentityRefused(refusal)
                     channel.identity = ""
-                self._handlers.heard(group, message)
+                self.handlers.heard(group, message)
             elif not channel.node and isinstance(message, ClientRequests):
-                self._handlers.asked(channel, group, message)
+                self.handlers.asked(channel, group, message)
             else:
                 kind = type(message).__name__
                 raise ProtocolError(f"{kind} from {channel.node or 'a client'}")
@@ -445,7 +474,7 @@ class Transport:
             return False
         if hello.node:
             check_certificate(channel, hello.node)
-            expected = self._identity.recognition.expected(hello.node, self._handlers.configs())
+            expected = self._identity.recognition.expected(hello.node, self.handlers.configs())
             if expected:
                 # Its addresses are taken when it has shown its identity.
                 channel.book = hello.book
@@ -496,8 +525,8 @@ class Transport:
         if old is not None:
             old.close("the node has connected again")
         self._from[name] = channel
-        if name in self._links:
-            self._links[name].hurry()
+        if name in self.links:
+            self.links[name].hurry()
 
     def _refusal(self, hello: Hello) -> str:
         identity = self._identity
@@ -509,6 +538,6 @@ class Transport:
             return f"this is a node of cluster {identity.cluster}, not of {hello.cluster}"
         if hello.node == identity.node:
             return f"there is another node {identity.node}"
-        if len(self._channels) > CONNECTIONS_MAX:
+        if len(self.channels) > CONNECTIONS_MAX:
             return f"this node has {CONNECTIONS_MAX} connections already"
         return ""

@@ -100,6 +100,8 @@ __all__ = [
 
 FRAME_HEADER_BYTES = 8
 PREFIXES_MAX = 4096
+REQUESTS_MAX = 4096
+"""In a frame, so that reading it is short; a client sends a frame when it has 64 KiB, or less."""
 
 _FRAME = struct.Struct("<II")
 _KIND = struct.Struct("<BB")
@@ -358,7 +360,7 @@ def decode_frame(frame: memoryview, sender: str, to: str) -> list[tuple[str, Any
 
 def _messages(body: bytes, names: tuple[str, str]) -> list[tuple[str, Any]]:
     messages: list[tuple[str, Any]] = []
-    at = 0
+    at = requests = 0
     while at < len(body):
         kind, length = _KIND.unpack_from(body, at)
         if kind >= len(_CODECS):
@@ -367,19 +369,23 @@ def _messages(body: bytes, names: tuple[str, str]) -> list[tuple[str, Any]]:
         group = str(body[fields_at - length : fields_at], "utf-8")
         message: Any
         if kind == _KIND_ASK:
-            message, at = _decode_requests(body, at, fields_at)
+            message, at = _decode_requests(body, at, fields_at, REQUESTS_MAX - requests)
+            requests += len(message.numbers)
         else:
             message, at = _CODECS[kind].decode(body, fields_at, names)
         messages.append((group, message))
     return messages
 
 
-def _decode_requests(body: bytes, at: int, fields_at: int) -> tuple[ClientRequests, int]:
+def _decode_requests(
+    body: bytes, at: int, fields_at: int, count_max: int
+) -> tuple[ClientRequests, int]:
     """The run of requests that starts here; it ends before another kind, group or operation."""
     prefix = body[at:fields_at]
     prefix_bytes, header_bytes, limit = len(prefix), len(prefix) + _ASK.size, len(body)
     operation = _ASK.unpack_from(body, fields_at)[1]
-    numbers, bodies = [], []
+    numbers: list[int] = []
+    bodies: list[bytes] = []
     unpack = _ASK.unpack_from
     while body.startswith(prefix, at):
         number, wanted, length = unpack(body, at + prefix_bytes)
@@ -389,6 +395,8 @@ def _decode_requests(body: bytes, at: int, fields_at: int) -> tuple[ClientReques
         at = start + length
         if at > limit:
             raise ProtocolError(f"a request ends at byte {at} of a body of {limit}")
+        if len(numbers) >= count_max:
+            raise ProtocolError(f"a frame has more requests than the limit {REQUESTS_MAX}")
         numbers.append(number)
         bodies.append(body[start:at])
     return ClientRequests(operation, numbers, bodies), at

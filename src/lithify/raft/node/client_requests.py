@@ -5,8 +5,8 @@ answered. Neither is a client that does not read its answers. So memory is bound
 clients.
 
 Errors become outcomes (`raft/net/client_operations.py`): a request that was not accepted is
-`other node`, with the leader's address, or `not now`; one with an unknown outcome is `unknown`; all
-others are refused.
+`other node`, with the leader's address, `leader busy` or `not now`; one with an unknown outcome is
+`unknown`; all others are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import InvalidInput, LithifyError
+from lithify.raft import commands as requests
 from lithify.raft.core import (
     ConfChange,
     Dropped,
@@ -31,6 +32,7 @@ from lithify.raft.core import (
 )
 from lithify.raft.core.configuration import check_name
 from lithify.raft.errors import (
+    AddressesNotRecorded,
     ClientTooSlow,
     CreationUnknown,
     EntryUnreadable,
@@ -39,7 +41,6 @@ from lithify.raft.errors import (
     MemberNotReached,
     OutcomeUnknown,
 )
-from lithify.raft.group import proposals_and_reads as requests
 from lithify.raft.group.overview import place_overview
 from lithify.raft.net.client_operations import ClientOperation, OperationOutcome, parse_address
 from lithify.raft.net.control_frames import ClientResponse, ClientResponses
@@ -225,11 +226,13 @@ class ClientRequestHandler:
                 outcome = OperationOutcome.NO_LEADER
             elif result.reason is DropReason.NOT_LEADER and at is not None:
                 outcome, text = OperationOutcome.OTHER_NODE, f"{result.leader} {at}"
+            elif result.leader == self._node.identity.node:
+                outcome = OperationOutcome.LEADER_BUSY
         elif isinstance(result, ClientTooSlow | MemberStopped):
             outcome = OperationOutcome.NOT_NOW
         elif isinstance(result, EntryUnreadable):
             outcome, text = self._other_node(text)
-        elif isinstance(result, OutcomeUnknown | CreationUnknown):
+        elif isinstance(result, OutcomeUnknown | CreationUnknown | AddressesNotRecorded):
             outcome = OperationOutcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = OperationOutcome.ABSENT
@@ -268,6 +271,9 @@ class ClientRequestHandler:
                 group = node.create(name, members)
             except LithifyError as error:
                 done(error)
+                return
+            except OSError as error:
+                done(CreationUnknown(name, f"it could not be recorded ({error.strerror or error})"))
                 return
             if not others:
                 done(_reply({"group": name, "members": members}))

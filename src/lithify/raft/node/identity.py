@@ -222,7 +222,12 @@ class NodeIdentity:
     def begin(self, key: str, members: list[str]) -> None:
         """Add a group."""
         self.groups[key] = members
-        self.save()
+        try:
+            self.save()
+        except OSError:
+            # Otherwise the next save would record a group that does not exist.
+            del self.groups[key]
+            raise
 
     def drop(self, key: str, others: list[str]) -> None:
         """Remove a group that has ended; its other members may not know it yet."""

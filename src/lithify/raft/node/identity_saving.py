@@ -46,6 +46,11 @@ class IdentitySaving:
         self._writing: asyncio.Future[None] | None = None
         self._closed = False
 
+    @property
+    def is_writing(self) -> bool:
+        """Is a write in progress?"""
+        return self._writing is not None
+
     def changed(self) -> int:
         """Make a change durable soon; returns its number."""
         self._identity.changes += 1

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.client.client import NodeConnection
+from lithify.raft.commands import CommandResult
 from lithify.raft.core import (
     ConfChange,
     Dropped,
@@ -42,12 +43,13 @@ from lithify.raft.core import (
     QuorumAtRisk,
 )
 from lithify.raft.errors import (
+    AddressesNotRecorded,
+    GroupAbsent,
     LearnerSilent,
     LearnersNotPromoted,
     MemberAddressDiffers,
     MemberNotReached,
 )
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import ClientOperation, parse_address
 from lithify.raft.net.control_frames import WIRE_VERSION, Hello
 from lithify.raft.net.handshake import Greeting
@@ -58,8 +60,8 @@ from lithify.raft.storage.file_names import group_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from lithify.raft.commands import Done, Result
     from lithify.raft.group.group import Group
-    from lithify.raft.group.proposals_and_reads import Done, Result
     from lithify.raft.node.node import RaftNode
 
 __all__ = ["AGAIN_S", "CHANGE_S", "LOOK_S", "ChangeInterrupted", "MemberChanges"]
@@ -75,7 +77,7 @@ log = get_logger("lithify.raft")
 
 
 class ChangeInterrupted(ProposalDropped):
-    """The node lost leadership after the first step of a change, which stays."""
+    """After the first step of a change, which stays, leadership was lost or the time was up."""
 
     def __init__(self, dropped: Dropped) -> None:
         super().__init__(dropped.reason, dropped.leader)
@@ -120,6 +122,8 @@ class MemberChanges:
                 result = CommandResult(0, json.dumps(await work).encode())
             except LithifyError as error:
                 result = error
+            except OSError as error:
+                result = AddressesNotRecorded(self._node.identity.node, error)
             done(result)
 
         task = asyncio.create_task(run())
@@ -180,14 +184,18 @@ class MemberChanges:
             if not isinstance(result, Dropped):
                 raise result
             limit_s = RISK_S if isinstance(result, QuorumAtRisk) else CHANGE_S
+            is_late = loop.time() - began > limit_s
             if result.reason is DropReason.LEARNER_FIRST:
                 joined = True
                 self._node.transport.learn(book)
-            elif result.reason in (DropReason.NOT_LEADER, DropReason.NO_LEADER):
-                raise ChangeInterrupted(result) if joined else result
-            elif loop.time() - began > limit_s or not (joined or _is_judged(result)):
+            elif _is_judged(result):
+                if is_late:
+                    raise result
+            elif not joined:
                 # Nothing was done yet, so the client can retry.
                 raise result
+            elif is_late or result.reason in (DropReason.NOT_LEADER, DropReason.NO_LEADER):
+                raise ChangeInterrupted(result)
             await asyncio.sleep(AGAIN_S)
 
     async def _remove(self, group: Group[Any], names: list[str]) -> bool:
@@ -201,6 +209,10 @@ class MemberChanges:
         return False
 
     async def _proposed(self, group: Group[Any], change: ConfChange) -> Result:
+        """The outcome of a proposal; a group that was dropped meanwhile would never answer."""
+        name = group_of(group.name)
+        if self._node.groups.get(name) is not group:
+            raise GroupAbsent(name, self._node.identity.node)
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def done(result: Result) -> None:

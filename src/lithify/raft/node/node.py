@@ -66,6 +66,7 @@ from lithify.raft.node.client_requests import ClientRequestHandler
 from lithify.raft.node.cluster_id import ClusterIdDiscovery
 from lithify.raft.node.group_listeners import GroupListeners
 from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.node.member_notices import MemberNotices
 from lithify.raft.node.process_requests import ProcessRequests
 from lithify.raft.repair.blocked_members import BlockedMembers
@@ -89,8 +90,8 @@ if TYPE_CHECKING:
 
     from lithify.fs import FileSystem
     from lithify.live_set import LiveSet
+    from lithify.raft.commands import CommandResult
     from lithify.raft.core import CoreSettings, RaftMessage
-    from lithify.raft.group.proposals_and_reads import CommandResult
     from lithify.raft.machine import Machine
     from lithify.raft.net.client_operations import Address
     from lithify.raft.node.settings import RaftNodeSettings
@@ -152,7 +153,7 @@ class RaftNode:
         self.transport: Transport
         self._answering: ClientRequestHandler
         self.backups: Backups
-        self.runs: RunRequests
+        self.runs: RunRequests[Group[Any]]
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
@@ -278,7 +279,7 @@ class RaftNode:
             stack.push_async_callback(self._finish_groups)
             self._answering = ClientRequestHandler(self)
             stack.callback(self._answering.changes.close)
-            self._requests = ProcessRequests(self, self._answering)
+            self.requests = ProcessRequests(self, self._answering)
             handlers = Handlers(
                 self._heard,
                 self._answering.ask,
@@ -289,13 +290,15 @@ class RaftNode:
                 self._disowned,
                 self._outdated,
             )
-            settings = self.settings
-            self.transport = Transport(self.identity, handlers, settings.tls, settings.secret)
+            settings, saving = self.settings, IdentitySaving(self.identity)
+            self.transport = Transport(
+                self.identity, saving, handlers, settings.tls, settings.secret
+            )
             if not self.reads_only:
                 await self.transport.start(settings.listen, settings.advertised_host)
             stack.push_async_callback(self.transport.close)
             stack.callback(self.listeners.close)
-            stack.push_async_callback(self._requests.close)
+            stack.push_async_callback(self.requests.close)
             self._campaign_alone()
             if not self.reads_only:
                 ticking = asyncio.create_task(self._tick())
@@ -362,7 +365,9 @@ class RaftNode:
     # --- work -------------------------------------------------------------------------------
 
     def mark(self, group: Group[Any]) -> None:
-        """A group has an event: it works before the loop waits again."""
+        """A group has an event: it works before the loop waits again, unless it has left."""
+        if self._find(group.name) is not group:
+            return
         self._marked[group_of(group.name)] = group
         if not self._working:
             self._working = True
@@ -484,6 +489,16 @@ class RaftNode:
             self.identity.renounce()
             self.transport.disconnect("the data directory is an older copy")
 
+    @property
+    def storage(self) -> RaftStorage:
+        """The files of all groups."""
+        return self._storage
+
+    @property
+    def has_failed(self) -> bool:
+        """Has an error ended the node?"""
+        return self._failed.done()
+
     def configs(self) -> list[Config]:
         """The configurations of all groups, including uncommitted ones."""
         return [config for group in self.groups.values() for config in group.open_configs]
@@ -515,31 +530,13 @@ class RaftNode:
 
     async def propose(self, group: str, command: bytes) -> CommandResult:
         """Have a command applied by the leader of a group, wherever that is."""
-        return await self._requests.ask(group, ClientOperation.PROPOSE, command)
+        return await self.requests.ask(group, ClientOperation.PROPOSE, command)
 
     async def read(self, group: str, query: bytes, *, local: bool = False) -> CommandResult:
         """Query the machine of a group: linearizable, or at the state of this node."""
         if local:
-            return await self._requests.read_local(group, query)
-        return await self._requests.ask(group, ClientOperation.READ, query)
-
-    async def administer(
-        self, group: str, operation: ClientOperation, given: dict[str, Any]
-    ) -> dict[str, Any]:
-        """An operation on a group, or with an empty name on this node; see `ClientOperation`."""
-        return await self._requests.administer(group, operation, given)
-
-    async def create_group(self, name: str, members: list[str]) -> None:
-        """Create a group with this node and others as members; returns when all have joined."""
-        await self._requests.create_group(name, members)
-
-    async def add_member(self, name: str, address: str, *, voter: bool) -> None:
-        """Add a running node to the first group, or change it into a voter or a learner."""
-        await self._requests.add_member(name, address, voter=voter)
-
-    async def remove_member(self, name: str) -> None:
-        """Remove a node from the first group."""
-        await self._requests.change_member("-", name)
+            return await self.requests.read_local(group, query)
+        return await self.requests.ask(group, ClientOperation.READ, query)
 
     # --- groups -----------------------------------------------------------------------------
 

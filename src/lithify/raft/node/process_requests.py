@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.raft.client.client import REPEATABLE, TIMEOUT_S, RaftClient
+from lithify.raft.commands import CommandResult
 from lithify.raft.core.configuration import check_name
 from lithify.raft.errors import GroupAbsent, MemberReadsOnly
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import (
     Address,
     ClientOperation,
@@ -40,7 +40,7 @@ from lithify.raft.node.settings import VOTERS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.raft.group.proposals_and_reads import Done, Result
+    from lithify.raft.commands import Done, Result
     from lithify.raft.node.client_requests import ClientRequestHandler
     from lithify.raft.node.node import RaftNode
 
@@ -156,6 +156,10 @@ class ProcessRequests:
             raise InvalidInput(f"{what}. {name} can be a learner")
         book = {name: str(parse_address(address))}
         await self.change_member("+" if voter else "~", name, book)
+
+    async def remove_member(self, name: str) -> None:
+        """Remove a node from the first group."""
+        await self.change_member("-", name)
 
     async def change_member(self, sign: str, name: str, book: dict[str, str] | None = None) -> None:
         """Change a member of the first group; `sign` is that of `ConfChange.parse`."""

@@ -35,8 +35,8 @@ from lithify.raft.net.control_frames import ClientEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from lithify.raft.commands import Done, Result
     from lithify.raft.group.group import Group
-    from lithify.raft.group.proposals_and_reads import Done, Result
     from lithify.raft.machine import Send
     from lithify.raft.net.channel import Channel
 

@@ -71,6 +71,15 @@ def limited(
     return (*kept, whole), tuple(reversed(superseded))
 
 
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A read of a segment file in progress."""
+
+    name: str
+    is_replaced: bool = False
+    """Was the file replaced or removed since the read began?"""
+
+
 class GroupSegments:
     """See the module."""
 
@@ -87,6 +96,8 @@ class GroupSegments:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, tuple[SegmentRef, SegmentFile]] = OrderedDict()
         self._open_max = OPEN_FILES_MAX
+        self._reads: set[_Read] = set()
+        """The reads in progress."""
         self.spans: tuple[IndexSpan, ...] = ()
         self.last_number = 0
         """The highest number used, even if no index of that segment counts."""
@@ -99,7 +110,7 @@ class GroupSegments:
             self.last_number = max(self.last_number, ref.id)
             self.spans, superseded = limited(self.spans, ref)
             names += (span.ref.name for span in superseded)
-        self._close(names)
+        self.close_files(names)
         return names
 
     @property
@@ -151,7 +162,7 @@ class GroupSegments:
             elif span.ref.name not in removed:
                 spans.append(span)
         self.spans = tuple(spans)
-        self._close([*removed, *(ref.name for ref in changed.values())])
+        self.close_files([*removed, *(ref.name for ref in changed.values())])
 
     def seal_newest(self) -> None:
         """Make the next entries go to a new segment."""
@@ -167,7 +178,7 @@ class GroupSegments:
             else:
                 spans.append(span)
         self.spans = tuple(spans)
-        self._close([ref.name])
+        self.close_files([ref.name])
 
     def find(self, index: int) -> IndexSpan | None:
         """The segment whose range includes an index."""
@@ -214,8 +225,7 @@ class GroupSegments:
                 return segment.read(indexes)
         except FileNotFoundError:
             raise
-        except (Corrupt, ReadFailed, OSError) as error:
-            self.damages.found(ref.name, error)
+        except (Corrupt, ReadFailed, OSError):
             return {}
 
     def term_between(self, index: int) -> int | None:
@@ -242,7 +252,6 @@ class GroupSegments:
         except FileNotFoundError:
             raise
         except (Corrupt, ReadFailed, OSError) as error:
-            self.damages.found(ref.name, error)
             found, damage = {}, error
         if damage is not None:
             for index in indexes:
@@ -252,13 +261,16 @@ class GroupSegments:
 
     @contextmanager
     def _use(self, ref: SegmentRef) -> Iterator[tuple[SegmentFile, list[Exception]]]:
-        """An open segment, and the list of damage found in it.
+        """An open segment, and the list of damage found in it, which is noted.
 
         The block owns the file, so that no other thread closes it, and returns it to the cache. A
-        damaged file is closed, because it will be replaced.
+        damaged file is closed, because it will be replaced. If that has happened meanwhile, its
+        damage is repaired and not noted again, and it is not returned to the cache.
         """
         with self._lock:
             cached = self._open.pop(ref.name, None)
+            read = _Read(ref.name)
+            self._reads.add(read)
         if cached is not None and cached[0] != ref:
             cached[1].close()
             cached = None
@@ -268,14 +280,19 @@ class GroupSegments:
         try:
             segment.open()
             yield segment, seen
-        except BaseException:
+        except BaseException as error:
             segment.close()
+            is_damage = isinstance(error, Corrupt | ReadFailed | OSError)
+            is_missing = isinstance(error, FileNotFoundError)
+            with self._lock:
+                self._end(read, error if is_damage and not is_missing else None)
             raise
-        for error in seen[:1]:
-            self.damages.found(ref.name, error)
-        closing: list[SegmentFile] = [segment] if seen else []
+        closing: list[SegmentFile] = []
         with self._lock:
-            if not seen:
+            self._end(read, seen[0] if seen else None)
+            if seen or read.is_replaced:
+                closing.append(segment)
+            else:
                 replaced = self._open.pop(ref.name, None)
                 closing += [replaced[1]] if replaced else []
                 self._open[ref.name] = ref, segment
@@ -284,9 +301,18 @@ class GroupSegments:
         for each in closing:
             each.close()
 
-    def _close(self, names: Iterable[str]) -> None:
+    def _end(self, read: _Read, damage: BaseException | None) -> None:
+        """Note the damage that a read has found, unless the file was replaced since it began."""
+        self._reads.discard(read)
+        if isinstance(damage, Exception) and not read.is_replaced:
+            self.damages.found(read.name, damage)
+
+    def close_files(self, names: Iterable[str]) -> None:
+        """Close open segments; the next read opens them again."""
         for name in names:
             with self._lock:
+                for read in self._reads:
+                    read.is_replaced |= read.name == name
                 cached = self._open.pop(name, None)
             if cached is not None:
                 cached[1].close()
@@ -294,4 +320,4 @@ class GroupSegments:
     def close(self) -> None:
         """Close all files. A read in progress closes its own at its end."""
         self._open_max = 0
-        self._close(list(self._open))
+        self.close_files(list(self._open))

@@ -142,7 +142,7 @@ class RaftStorage:
         )
         self._writer = RaftSegmentWriter(fs, self._settings.segments)
         self.groups: dict[str, GroupStorage] = {}
-        self._installs: dict[str, Install] = {}
+        self.installs: dict[str, Install] = {}
         self._removable = 0
         self._unsettled = 0
         self._flushed: dict[str, Flushed] = {}
@@ -224,7 +224,7 @@ class RaftStorage:
 
         The caller has durably recorded the removal (`raft/node/identity.py`).
         """
-        for install in [each for each in self._installs.values() if each.group == group]:
+        for install in [each for each in self.installs.values() if each.group == group]:
             # The worker may still use its files, which are deleted with the group's.
             install.leave()
             self._end_install(install)
@@ -275,7 +275,7 @@ class RaftStorage:
         self._unsettled = 0
         self._removable = max(self._removable, rolled.number)
         self.settled_number = max(self.settled_number, rolled.number)
-        if not self._installs:
+        if not self.installs:
             self._remove_settled()
 
     def _remove_settled(self) -> None:
@@ -298,12 +298,12 @@ class RaftStorage:
         """Begin to receive a snapshot; `applied` is the index this member has applied."""
         accepting = self.groups[group].snapshots.accept(head)
         install = Install(group, self.wal, accepting, applied)
-        self._installs[install.name] = install
+        self.installs[install.name] = install
         return install
 
     def installing(self, name: str) -> Install | None:
         """The install with this name in the events of the write-ahead log."""
-        return self._installs.get(name)
+        return self.installs.get(name)
 
     def install_job(self, install: Install, live: LiveSet) -> Callable[[], InstallWritten]:
         """Parts 2 and 3, for the worker: the snapshot replaces the log on disk.
@@ -356,9 +356,9 @@ class RaftStorage:
         self._end_install(install)
 
     def _end_install(self, install: Install) -> None:
-        del self._installs[install.name]
+        del self.installs[install.name]
         self.wal.forget(install.name)
-        if not self._installs and self._removable:
+        if not self.installs and self._removable:
             self._remove_settled()
 
     def close(self) -> None:

@@ -19,19 +19,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.planning.plan import human_bytes
-from lithify.topics.statistics.backlog import ledgers_of
+from lithify.topics.ledger_sizes import ledgers_of
 
 if TYPE_CHECKING:
     from lithify.compaction.tasks.jobs import Jobs
-    from lithify.topics.topic import Topic
+    from lithify.topics.compaction.compacted_topic import CompactedTopic
 
 __all__ = ["plan_row"]
 
 
-def plan_row(topic: Topic, jobs: Jobs | None = None, *, waits: bool = True) -> dict[str, Any]:
+def plan_row(
+    topic: CompactedTopic, jobs: Jobs | None = None, *, waits: bool = True
+) -> dict[str, Any]:
     """What a run would do now; for `waits` see `TopicCompaction.plan`."""
     # Read before the plan: a ledger sealed in between is then counted twice, not omitted.
-    _, _, entries, size_bytes = ledgers_of(topic)[-1]
+    _, _, entries, size_bytes = ledgers_of(topic.log)[-1]
     outcome = topic.compaction.plan(jobs, waits=waits)
     if entries and outcome.declined is not None and topic.compaction.is_new():
         # The sealed segments give a run no work, but it would seal and compact the active ledger.

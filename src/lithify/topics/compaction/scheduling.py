@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from lithify.compaction.scheduling.triggers import Observation
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.errors import LithifyError
+    from lithify.topics.compaction.compacted_topic import CompactedTopic
     from lithify.topics.definitions.topic_names import TopicName
-    from lithify.topics.topic import Topic
 
 __all__ = ["TopicCompactions"]
 
@@ -44,7 +44,7 @@ KIND = "topic"
 class _Scheduled:
     """An open topic in the queue; implements `ScheduledLog`."""
 
-    topic: Topic
+    topic: CompactedTopic
     damage: Damage
     _triggers: TopicTriggers = field(default_factory=TopicTriggers)
 
@@ -79,7 +79,7 @@ class TopicCompactions:
 
     def __init__(
         self,
-        opened: Callable[[], Mapping[TopicName, Topic]],
+        opened: Callable[[], Mapping[TopicName, CompactedTopic]],
         queue: RunQueue,
         damage: Damage | None = None,
     ) -> None:
@@ -89,7 +89,9 @@ class TopicCompactions:
         self._scheduled: dict[TopicName, _Scheduled] = {}
         self.queue = queue
 
-    def request(self, topic: Topic, request_id: str | None = None, *, waits: bool = True) -> str:
+    def request(
+        self, topic: CompactedTopic, request_id: str | None = None, *, waits: bool = True
+    ) -> str:
         """Queue a run for a topic and return the id of the request, or raise `RunRefused`.
 
         Each request is a separate run, also while another one is in progress. Without `waits` the
@@ -102,7 +104,7 @@ class TopicCompactions:
 
         return self.queue.request(scheduled, run, request_id=request_id, waits=waits)
 
-    def request_all(self, topics: Sequence[Topic], *, waits: bool = True) -> str:
+    def request_all(self, topics: Sequence[CompactedTopic], *, waits: bool = True) -> str:
         """Queue a run for each partition of a topic and return the id of all these requests.
 
         Without `waits` none is queued if one would have to wait. They may wait for each other.
@@ -115,18 +117,18 @@ class TopicCompactions:
             self.request(topic, request_id, waits=waits or number > 0)
         return request_id
 
-    def is_busy(self, topic: Topic) -> bool:
+    def is_busy(self, topic: CompactedTopic) -> bool:
         """Is a run of the topic in progress or queued?"""
         return self.queue.is_busy(self._of(topic))
 
-    def status(self, topic: Topic, request_id: str | None = None) -> CompactionStatus:
+    def status(self, topic: CompactedTopic, request_id: str | None = None) -> CompactionStatus:
         """The status of the topic, or of one request; a queued run counts as running.
 
         Raises `RequestUnknown`.
         """
         return self.queue.status(self._of(topic), request_id)
 
-    def cancel(self, topic: Topic) -> bool:
+    def cancel(self, topic: CompactedTopic) -> bool:
         """Cancel the run of a topic or remove it from the queue; False if there is none."""
         return self.queue.cancel(self._of(topic))
 
@@ -140,7 +142,7 @@ class TopicCompactions:
         """Cancel the run in progress, clear the queue, and wait until all runs have stopped."""
         self.queue.close()
 
-    def _of(self, topic: Topic) -> _Scheduled:
+    def _of(self, topic: CompactedTopic) -> _Scheduled:
         known = self._scheduled.get(topic.name)
         if known is not None and known.topic is topic:
             return known

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lithify.clock import Clock
-    from lithify.compaction.limits.disk_gate import DiskGate
+    from lithify.compaction.limits.one_run_per_disk import DiskGate
     from lithify.compaction.planning.horizon import HoldHandle
     from lithify.compaction.reports.report import Report
     from lithify.compaction.reports.status import CompactionRecord, CompactionStatus

@@ -23,11 +23,11 @@ import numpy as np
 
 from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation
 from lithify.positions import NO_POSITION
-from lithify.topics.statistics.statistics import stored_above
+from lithify.topics.ledger_sizes import stored_above
 
 if TYPE_CHECKING:
+    from lithify.topics.compaction.compacted_topic import CompactedTopic
     from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
-    from lithify.topics.topic import Topic
 
 __all__ = ["TopicTriggers"]
 
@@ -40,7 +40,7 @@ class TopicTriggers:
     _counted: int = NO_POSITION
     _messages: int = 0
 
-    def observe(self, topic: Topic) -> Observation:
+    def observe(self, topic: CompactedTopic) -> Observation:
         """The triggers that apply to the topic now."""
         settings = topic.compaction.settings()
         if not settings.by_itself:
@@ -56,17 +56,17 @@ class TopicTriggers:
             settings.compaction_every_ms or None,
         )
 
-    def _reached_threshold(self, topic: Topic, settings: TopicCompactionSettings) -> str:
+    def _reached_threshold(self, topic: CompactedTopic, settings: TopicCompactionSettings) -> str:
         bytes_max = settings.compaction_threshold_bytes
         messages_max = settings.compaction_threshold_messages
         covered_through = topic.service.last_compacted_position
-        if bytes_max and (new_bytes := stored_above(topic, covered_through)[1]) >= bytes_max:
+        if bytes_max and (new_bytes := stored_above(topic.log, covered_through)[1]) >= bytes_max:
             return f"{new_bytes} new bytes, threshold {bytes_max}"
         if messages_max and self._count_reaches(topic, messages_max):
             return f"{self._messages} new messages, threshold {messages_max}"
         return ""
 
-    def _count_reaches(self, topic: Topic, wanted: int) -> bool:
+    def _count_reaches(self, topic: CompactedTopic, wanted: int) -> bool:
         horizon = topic.service.last_compacted_position
         if horizon != self._horizon:
             self._horizon = self._counted = horizon
@@ -81,7 +81,7 @@ class TopicTriggers:
         return self._messages >= wanted
 
 
-def _oldest_ms(topic: Topic) -> int | None:
+def _oldest_ms(topic: CompactedTopic) -> int | None:
     """Time of the oldest message above the horizon; for the active ledger, its first time."""
     covered_through = topic.service.last_compacted_position
     for segment in topic.log.manifest.segments:

@@ -15,7 +15,7 @@ is a topic without partitions.
 Compaction settings are resolved in the same way, see `compaction_settings.py`.
 
 Pure: values only. Enforced by `topics/maintenance.py` with `topics/retention.py` (retention, time
-to live), `topics/backlog_limit.py`, `topics/producers/admission.py` (numbers at a time) and
+to live), `topics/backlog_limit.py`, `topics/admission.py` (numbers at a time) and
 `topics/producers/deduplication_switch.py`.
 """
 

@@ -2,12 +2,7 @@
 
 Entries are stored exactly as the producer sent them. The frame of an entry has what dispatch needs
 without decoding the entry: the publish time, the number of messages (the frame's tag), and flags
-for a batch, for delayed delivery, and for a publish time that was corrected.
-
-A publish time comes from the client's clock. The time in the frame is at most `AHEAD_MS_MAX` ahead
-of the broker's clock. Otherwise one wrong clock would keep its messages, and all later ones, young
-for years in the view of retention, time to live and the minimum lag of compaction. The message
-keeps the time as sent.
+for a batch, for delayed delivery, and for a publish time that was corrected (`publish_times.py`).
 
 One thread at a time, as for the topic. Disk operations are queued on the writer: one at a time, and
 no append before it has returned.
@@ -25,11 +20,10 @@ from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.exit_codes import CONFLICT
 from lithify.log.segments.frame_batch import size_of
 from lithify.positions import unpack
-from lithify.topics.backlog_limit import BacklogExceeded
 from lithify.topics.disk_steps import DiskCall
 from lithify.topics.messages.message import MessageId, new_entry
 from lithify.topics.producers.deduplication import ProducerProgress
-from lithify.topics.subscriptions.entry_flags import FLAG_AHEAD
+from lithify.topics.producers.publish_times import correct_publish_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,13 +42,16 @@ if TYPE_CHECKING:
     from lithify.topics.producers.deduplication_switch import DeduplicationSwitch
     from lithify.topics.reading.last_message_id import LastMessageId
 
-__all__ = ["TopicTerminated", "TopicWriter"]
-
-AHEAD_MS_MAX = 60_000
-"""Tolerance for client clocks that are ahead; within it, seeks by time use the time as sent."""
+__all__ = ["BacklogExceeded", "TopicTerminated", "TopicWriter"]
 
 LIBRARY = "library"
 """The producer name of `append`."""
+
+
+class BacklogExceeded(InvalidInput):
+    """The backlog of a subscription exceeds the limit; producers are refused."""
+
+    exit_code = CONFLICT
 
 
 class TopicTerminated(InvalidInput):
@@ -162,13 +159,7 @@ class TopicWriter:
         With deduplication, `after` is the producer's `last_append`.
         """
         self.check_writable()
-        latest_ms = np.uint64(self._clock.now_ms() + AHEAD_MS_MAX)
-        # Unsigned as in the protocol, so that the largest times do not become negative.
-        sent = np.asarray(times, dtype=np.int64).view(np.uint64)
-        corrected = np.minimum(sent, latest_ms).view(np.int64)
-        ahead = sent > latest_ms
-        if ahead.any():
-            flags = np.where(ahead, FLAG_AHEAD, 0) | np.asarray(flags)
+        corrected, flags = correct_publish_times(times, flags, self._clock.now_ms())
         pending = self._log.append_many(
             bodies, time_ms=corrected, tags=counts, flags=flags, after=after
         )

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from lithify.positions import NO_POSITION, unpack
 from lithify.topics.disk_steps import DiskCall
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import MessageId
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 
 if TYPE_CHECKING:
     from lithify.log.log import Log

@@ -8,7 +8,7 @@ its id and an `error`, so that the rows after it can be read.
 3. `place_of_last` counts back from the end by the message counts in the frames of the log.
 
 The log is pinned only during a call, so a slow reader does not keep files from being deleted; what
-is deleted between two calls is a gap. Nothing here changes a topic: any thread may call it.
+is deleted between two calls is a gap. Nothing here changes a log: any thread may call it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput
 from lithify.positions import POSITION_MAX
+from lithify.topics.messages.entry_flags import message_count
 from lithify.topics.messages.message import read_entry
 from lithify.topics.messages.message_json import row_of
-from lithify.topics.subscriptions.entry_flags import message_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lithify.log.log import Log
     from lithify.log.segments.frame import LogEntry
-    from lithify.topics.topic import Topic
 
     Row = dict[str, Any]
 
@@ -56,12 +56,12 @@ def place_of(text: str) -> ReadStart:
     return ReadStart(ledger << 32 | entry)
 
 
-def place_of_last(topic: Topic, count: int) -> ReadStart:
+def place_of_last(log: Log, count: int) -> ReadStart:
     """Where the last `count` messages begin; the first message if there are fewer."""
     if count <= 0:
-        return ReadStart(topic.last_position + 1)
+        return ReadStart(log.last_position + 1)
     first = 0
-    with topic.log.snapshot("tail") as snapshot:
+    with log.snapshot("tail") as snapshot:
         for entry in snapshot.read_backward():
             first = entry.position
             count -= message_count(entry)
@@ -71,9 +71,10 @@ def place_of_last(topic: Topic, count: int) -> ReadStart:
 
 
 def read_rows(
-    topic: Topic,
+    log: Log,
     place: ReadStart,
     *,
+    partition: int,
     through: int = POSITION_MAX,
     limit: int | None = None,
     bytes_max: int = ROWS_BYTES_MAX,
@@ -85,11 +86,11 @@ def read_rows(
     rows: list[Row] = []
     size_bytes, skip, following = 0, place.skip, place.position
     limit = POSITION_MAX if limit is None else limit
-    with topic.log.snapshot("tail") as snapshot:
+    with log.snapshot("tail") as snapshot:
         for entry in snapshot.read(place.position):
             if entry.position > through or size_bytes >= bytes_max or len(rows) >= limit:
                 break
-            for row in _rows_of(entry, topic.name.partition):
+            for row in _rows_of(entry, partition):
                 if skip:
                     skip -= 1
                 elif len(rows) < limit:

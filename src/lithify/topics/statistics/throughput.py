@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.topics.disk_steps import Steps
+    from lithify.topics.producers.producers import Producers
+    from lithify.topics.producers.topic_writer import TopicWriter
     from lithify.topics.subscriptions.subscription import Consumer, Subscription
-    from lithify.topics.topic import Topic
 
 __all__ = ["Throughput"]
 
@@ -33,8 +34,16 @@ NOTED_A_STEP = 1000
 class Throughput:
     """The counts and rates of one topic."""
 
-    def __init__(self, topic: Topic, clock: Clock) -> None:
-        self._topic = topic
+    def __init__(
+        self,
+        writer: TopicWriter,
+        producers: Producers,
+        subscriptions: dict[str, Subscription],
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self._producers = producers
+        self._subscriptions = subscriptions
         self._clock = clock
         self._removed_out = (0, 0)
         self._rates = Rates(clock.monotonic_s(), (0, 0, 0, 0))
@@ -51,7 +60,7 @@ class Throughput:
     def delivered(self) -> tuple[int, int]:
         """(messages, bytes) delivered to consumers, including those of removed subscriptions."""
         messages, size_bytes = self._removed_out
-        for each in self._topic.subscriptions.values():
+        for each in self._subscriptions.values():
             messages += each.delivered_messages
             size_bytes += each.delivered_bytes
         return messages, size_bytes
@@ -79,12 +88,12 @@ class Throughput:
         return self._rates_by_client.per_second(self._clock.monotonic_s(), client, counters)
 
     def _counters(self) -> tuple[int, int, int, int]:
-        return self._topic.writer.messages_in, self._topic.writer.bytes_in, *self.delivered()
+        return self._writer.messages_in, self._writer.bytes_in, *self.delivered()
 
     def _clients(self) -> Iterator[Producer | Subscription | Consumer]:
         """All clients; connections may change between steps."""
-        yield from list(self._topic.producers.joined.values())
-        for each in list(self._topic.subscriptions.values()):
+        yield from list(self._producers.joined.values())
+        for each in list(self._subscriptions.values()):
             yield each
             yield from list(each.consumers)
 

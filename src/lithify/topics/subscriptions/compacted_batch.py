@@ -31,16 +31,17 @@ import numpy as np
 
 from lithify.errors import InvalidInput
 from lithify.topics.messages import batch_kernels as kernels
+from lithify.topics.messages.entry_flags import message_count
 from lithify.topics.messages.message import (
     FLAG_SHRUNK,
     broker_metadata_bytes,
     compress,
     decompress,
     encode_entry,
+    metadata_of,
     parse_entry,
 )
 from lithify.topics.messages.message_pb2 import SingleMessageMetadata
-from lithify.topics.subscriptions.entry_flags import message_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from lithify.log.segments.frame import LogEntry
     from lithify.topics.messages.message_pb2 import MessageMetadata
 
-__all__ = ["BatchForm", "WireBatch", "to_wire"]
+__all__ = ["BatchForm", "WireBatch", "is_spent", "to_wire"]
 
 _GONE = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _PLACEHOLDER = len(_GONE).to_bytes(4, "big") + _GONE
@@ -148,3 +149,21 @@ def _encoded(
         changed.uncompressed_size = len(plain)
     broker_metadata = bytes(memoryview(body)[: broker_metadata_bytes(body)])
     return broker_metadata + encode_entry(changed, compress(metadata.compression, plain))
+
+
+def is_spent(entry: LogEntry, remaining: int | None) -> bool:
+    """Are all retained messages of a partly acknowledged batch acknowledged?
+
+    `remaining` has the bits of the messages that are not acknowledged. Messages among them may have
+    been superseded after their delivery.
+    """
+    return remaining is not None and not remaining & _live_slots(entry)
+
+
+def _live_slots(entry: LogEntry) -> int:
+    """The messages of a batch that compaction has retained, as bits; -1 for all."""
+    if entry.live is not None:
+        return entry.live
+    if not entry.flags & FLAG_SHRUNK:
+        return -1
+    return sum(1 << slot for slot in metadata_of(entry.body).compacted_batch_indexes)

@@ -55,6 +55,7 @@ from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
 from lithify.live_set import LiveSet
 from lithify.positions import NO_POSITION, POSITION_MAX
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX
 from lithify.topics.subscriptions.acknowledged_ranges import AckedRanges
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
 
 __all__ = [
-    "BATCH_MESSAGES_MAX",
     "Cursor",
     "bits_from_words",
     "check_batch",
@@ -71,10 +71,6 @@ __all__ = [
     "check_position",
     "words_from_bits",
 ]
-
-BATCH_MESSAGES_MAX = 2**20
-"""Maximum number of messages in a batch. A message takes at least 6 bytes, so an uncompressed entry
-of 5 MiB has fewer."""
 
 _STALE_MAX = 1000
 _VERSION = 1

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.topics.subscriptions.entry_flags import is_spent
+from lithify.topics.subscriptions.compacted_batch import is_spent
 
 if TYPE_CHECKING:
     from lithify.topics.disk_steps import Steps

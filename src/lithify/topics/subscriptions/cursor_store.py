@@ -124,7 +124,7 @@ class CursorStore:
 
     def __init__(self, log: Log, settings: CursorSettings) -> None:
         """Use `CursorStore.open`."""
-        self._log = log
+        self.log = log
         self._settings = settings
         # Held while a record is appended and applied, so that both have the same order.
         self._lock = threading.Lock()
@@ -168,13 +168,13 @@ class CursorStore:
         new = _Subscription(0, name, dict(properties), cursor, compacted=compacted)
         with self._writing(lambda: new) as body:
             if name in self._subscriptions:
-                raise InvalidInput(f"subscription {name!r} exists in {self._log.directory}")
+                raise InvalidInput(f"subscription {name!r} exists in {self.log.directory}")
             new.number = self._next_number
             self._append_snapshot(new, body)
             self._next_number += 1
             self._subscriptions[name] = new
         try:
-            self._log.sync()
+            self.log.sync()
         except LithifyError:
             with self._lock:
                 self._subscriptions.pop(name, None)
@@ -186,7 +186,7 @@ class CursorStore:
             subscription = self._named(name)
             self._append(_DELETED, subscription, b"")
             del self._subscriptions[name]
-        self._log.sync()
+        self.log.sync()
 
     @contextmanager
     def _writing(self, snapshot_of: Callable[[], _Subscription | None]) -> Iterator[bytes]:
@@ -237,9 +237,9 @@ class CursorStore:
         return self._wait_for_lock if self._lock.locked() else self._waits_for(RECORD_BYTES_MAX)
 
     def _waits_for(self, size_bytes: int) -> Callable[[], None] | None:
-        if self._log.must_settle():
-            return self._log.settle
-        return self._log.roll if self._log.must_roll(size_bytes) else None
+        if self.log.must_settle():
+            return self.log.settle
+        return self.log.roll if self.log.must_roll(size_bytes) else None
 
     def _wait_for_lock(self) -> None:
         with self._lock:
@@ -271,7 +271,7 @@ class CursorStore:
             for each in affected:
                 self._append_snapshot(each, each.to_bytes())
         if affected:
-            self._log.sync()
+            self.log.sync()
         return sorted(each.name for each in affected)
 
     def take_gaps(self, name: str, following: Callable[[int], int]) -> None:
@@ -289,10 +289,10 @@ class CursorStore:
         try:
             return self._subscriptions[name]
         except KeyError:
-            raise InvalidInput(f"no subscription {name!r} in {self._log.directory}") from None
+            raise InvalidInput(f"no subscription {name!r} in {self.log.directory}") from None
 
     def _append(self, kind: int, subscription: _Subscription, body: bytes) -> None:
-        self._log.append(body, flags=kind << _KIND_SHIFT, tag=subscription.number)
+        self.log.append(body, flags=kind << _KIND_SHIFT, tag=subscription.number)
 
     def _append_snapshot(self, subscription: _Subscription, body: bytes) -> None:
         self._append(_SNAPSHOT, subscription, body)
@@ -302,7 +302,7 @@ class CursorStore:
 
     def sync(self) -> None:
         """Make every change so far durable."""
-        self._log.sync()
+        self.log.sync()
 
     def maintain(self) -> None:
         """Do the periodic work: the fsync of the interval, and the checkpoint.
@@ -310,38 +310,38 @@ class CursorStore:
         The owner calls it periodically, outside of acknowledgements: a checkpoint waits for the
         disk.
         """
-        self._log.maintain()
+        self.log.maintain()
         if self._checkpoint_due():
             self.checkpoint()
 
     def _checkpoint_due(self) -> bool:
         with self._lock:
             snapshots = sum(s.snapshot_bytes for s in self._subscriptions.values())
-        sealed = sum(segment.file_bytes for segment in self._log.manifest.segments[:-1])
+        sealed = sum(segment.file_bytes for segment in self.log.manifest.segments[:-1])
         settings = self._settings
         limit = max(settings.checkpoint_bytes_min, settings.checkpoint_factor * snapshots)
-        return sealed + self._log.active_bytes > limit
+        return sealed + self.log.active_bytes > limit
 
     def checkpoint(self) -> None:
         """Replace the log by a snapshot of every subscription; steps in the module docstring."""
-        self._log.roll()
+        self.log.roll()
         with self._lock:
             # Under the lock, so that every record below it is applied. Other threads may have
             # appended to the new segment, or rolled it; both are harmless.
-            before = self._log.manifest.active.first_position
+            before = self.log.manifest.active.first_position
         for name in self.names():
             # It may have been deleted since `names()`, and must not be restored.
             with self._writing(partial(self._subscriptions.get, name)) as body:
                 subscription = self._subscriptions.get(name)
                 if subscription is not None:
                     self._append_snapshot(subscription, body)
-        self._log.sync()
-        self._log.drop_head(before)
-        self._log.reclaim()
+        self.log.sync()
+        self.log.drop_head(before)
+        self.log.reclaim()
 
     def close(self) -> None:
         """Make everything durable and close the log; idempotent."""
-        self._log.close()
+        self.log.close()
 
 
 def _replay(entries: Iterable[LogEntry], directory: str) -> tuple[list[_Subscription], int]:

@@ -7,9 +7,16 @@ number of partitions.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import mmh3
 
-__all__ = ["HASH_SLOTS", "key_hash", "key_slot"]
+from lithify.topics.messages.message import key_of, metadata_of
+
+if TYPE_CHECKING:
+    from lithify.log.segments.frame import LogEntry
+
+__all__ = ["HASH_SLOTS", "key_hash", "key_slot", "slot_of"]
 
 HASH_SLOTS = 65536
 
@@ -22,3 +29,14 @@ def key_hash(key: bytes) -> int:
 def key_slot(key: bytes) -> int:
     """The slot of a key, 0 … 65535."""
     return key_hash(key) % HASH_SLOTS
+
+
+def slot_of(entry: LogEntry) -> int:
+    """The slot of the ordering key or key; entries without one are spread by their ids."""
+    metadata = metadata_of(entry.body)
+    if metadata.HasField("ordering_key"):
+        return key_slot(metadata.ordering_key)
+    key = key_of(metadata)
+    if key is None:
+        key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    return key_slot(key)

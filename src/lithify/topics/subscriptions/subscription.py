@@ -41,8 +41,9 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput
 from lithify.positions import POSITION_MAX
+from lithify.topics.messages.entry_flags import message_count
 from lithify.topics.messages.message import FLAG_SHRUNK
-from lithify.topics.subscriptions.compacted_batch import BatchForm, to_wire
+from lithify.topics.subscriptions.compacted_batch import BatchForm, is_spent, to_wire
 from lithify.topics.subscriptions.consumer import (
     UNACKED_MESSAGES_MAX,
     Consumer,
@@ -51,7 +52,6 @@ from lithify.topics.subscriptions.consumer import (
     UnacknowledgedEntry,
 )
 from lithify.topics.subscriptions.delayed_entries import DelayedEntries
-from lithify.topics.subscriptions.entry_flags import is_spent, message_count
 from lithify.topics.subscriptions.key_shared_slots import KeySharedSlots
 from lithify.topics.subscriptions.masked_batches import MaskedBatches
 from lithify.topics.subscriptions.redeliveries import Redeliveries
@@ -157,7 +157,7 @@ class Subscription:
         self._delayed = DelayedEntries(due_ms_of)
         self._redeliveries = Redeliveries()
         self._masked = MaskedBatches()
-        self._holders: dict[int, Consumer] = {}
+        self.holders: dict[int, Consumer] = {}
         self._held_in_slot: dict[int, tuple[Consumer, int]] = {}
         self._joined = 0
         self._ranking: list[Consumer] = []
@@ -394,7 +394,7 @@ class Subscription:
         if not self.kind.single:
             consumer.held[position] = UnacknowledgedEntry(messages, slot)
             consumer.unacked_messages += messages
-            self._holders[position] = consumer
+            self.holders[position] = consumer
             if slot != _NO_SLOT:
                 _, count = self._held_in_slot.get(slot, (consumer, 0))
                 self._held_in_slot[slot] = consumer, count + 1
@@ -417,7 +417,7 @@ class Subscription:
             self._release(position)
             self._forget(position)
             return
-        holder = self._holders.get(position)
+        holder = self.holders.get(position)
         remaining = self.cursor.remaining_of(position)
         if holder is not None and remaining is not None:
             held = holder.held[position]
@@ -426,7 +426,7 @@ class Subscription:
 
     def acknowledged_up_to(self, position: int) -> None:
         """The cursor has recorded a cumulative acknowledgement."""
-        for each in [p for p in self._holders if p <= position]:
+        for each in [p for p in self.holders if p <= position]:
             self._release(each)
         self._waiting.discard_up_to(position)
         self._masked.acknowledge_up_to(position)
@@ -454,10 +454,10 @@ class Subscription:
 
     def reset(self) -> None:
         """Discard all dispatch state and restart after mark-delete."""
-        for consumer in set(self._holders.values()):
+        for consumer in set(self.holders.values()):
             consumer.held.clear()
             consumer.unacked_messages = 0
-        self._holders.clear()
+        self.holders.clear()
         self._held_in_slot.clear()
         self._waiting.clear()
         self._delayed.clear()
@@ -480,7 +480,7 @@ class Subscription:
 
     def _release(self, position: int) -> None:
         """Remove an entry from the consumer that holds it."""
-        holder = self._holders.pop(position, None)
+        holder = self.holders.pop(position, None)
         if holder is None:
             return
         held = holder.held.pop(position)

@@ -1,4 +1,4 @@
-"""The stores of a node are compacted when they are due or when somebody asks."""
+"""The stores of a node are compacted when they are due or on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lithify.blobs.compaction.scheduling import BlobCompactions
 from lithify.blobs.settings import DAY_MS, BlobSettings
 from lithify.blobs.store import BlobStore
 from lithify.clock import ManualClock
-from lithify.compaction.policies.eligibility import WhyNot
+from lithify.compaction.policies.why_declined import WhyNot
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING
@@ -106,7 +106,7 @@ def test_a_periodic_run_at_the_start_and_then_at_each_interval(node: Node) -> No
 def test_a_request_chooses_a_policy(node: Node) -> None:
     life = node.add("photos", replace(SETTINGS, triggers=("admin",)))
     node.compactions.request_due_runs()
-    assert node.runs("photos") == [], "nobody but a person may ask"
+    assert node.runs("photos") == [], "runs only on request"
     node.compactions.request(life.store, "hybrid")
     status = node.settled("photos")
     assert status.report is not None
@@ -216,7 +216,7 @@ def test_a_run_is_watched_and_cancelled(node: Node) -> None:
     assert "cancelled" in status.error
     assert life.store.log.manifest is manifest
     assert not node.compactions.cancel("photos")
-    assert not node.compactions.cancel("never heard of")
+    assert not node.compactions.cancel("unknown")
 
 
 def test_a_request_during_a_dry_run_waits_for_it(node: Node) -> None:

@@ -138,7 +138,7 @@ def test_only_deleted_blobs_are_erased_not_expired_or_undeleted_ones(life: Life)
 
 
 def test_content_dropped_but_not_rewritten_by_compaction_is_erased(life: Life) -> None:
-    """Also if the delete is gone before anybody came to erase."""
+    """Also if the delete is gone before an erase began."""
     life.put("dropped", 500)
     for number in range(4):
         life.put(f"live {number}", 150_000)

@@ -176,7 +176,7 @@ def test_rows_of_an_index_that_are_not_those_of_the_segment_are_named(
     life: Life, column: str, named: set[str]
 ) -> None:
     ref = life.store.log.manifest.segments[0]
-    task = life.store._index.task(ref)
+    task = life.store.index.task(ref)
     rows = scan_rows(task, no_check)
     setattr(rows, column, getattr(rows, column) + 1)
     put_index(task, rows)
@@ -184,7 +184,7 @@ def test_rows_of_an_index_that_are_not_those_of_the_segment_are_named(
 
 
 def test_a_row_too_few_is_named(life: Life) -> None:
-    task = life.store._index.task(life.store.log.manifest.segments[0])
+    task = life.store.index.task(life.store.log.manifest.segments[0])
     rows = scan_rows(task, no_check)
     for name in rows.__slots__:
         setattr(rows, name, getattr(rows, name)[1:])

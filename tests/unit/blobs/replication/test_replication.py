@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaNotCurrent
-from lithify.blobs.purged_tombstones import NOTHING
+from lithify.blobs.purge_bounds import NOTHING
 from lithify.blobs.records import BlobRecordKind
 from lithify.blobs.replication.blob_stream import read_records
 from lithify.blobs.replication.replicator import Replicator
-from lithify.blobs.replication.states import BlobChange, BlobChanges, Token
+from lithify.blobs.replication.tokens_and_pages import BlobChange, BlobChanges, Token
 from lithify.compaction.reports.report import Cause
 from lithify.errors import InvalidInput, PlanStale
 from tests.unit.blobs.life import Meddling
@@ -41,7 +41,7 @@ def world() -> World:
 def put(world: World, replica: Replica, content: bytes = b"content") -> str:
     info = replica.store.put(content, service="tests")
     world.contents[info.blob_id] = content
-    world._note(replica, info.blob_id)
+    world.note(replica, info.blob_id)
     return info.blob_id
 
 
@@ -141,7 +141,7 @@ def test_a_replica_that_was_no_peer_for_long_revives_nothing(world: World) -> No
 
 def let_expire(world: World, replica: Replica, blob_id: str) -> None:
     replica.store.ttl(blob_id, replica.clock.now_ms() + 100)
-    world._note(replica, blob_id)
+    world.note(replica, blob_id)
 
 
 def test_a_replica_that_was_no_peer_does_not_revive_expired_blobs(world: World) -> None:
@@ -176,7 +176,7 @@ def test_a_blob_replicated_with_its_ttl_is_not_restored_without_it(world: World)
     b.store.replication.set_peers([c.url])
     c.store.replication.set_peers([b.url])
     compact_all(world, b)
-    assert b.rank(blob_id) is not None, "c has not heard of it"
+    assert b.rank(blob_id) is not None, "c has not received it"
     a.away, c.away = True, False
     for replica in (b, c, b):
         world.step("pull", replica)
@@ -210,7 +210,7 @@ def test_a_replica_that_was_read_but_has_not_requested_is_not_new(world: World) 
     a.store.replication.set_peers([b.url])
     b.store.replication.set_peers([a.url])
     a.store.delete(blob_id)
-    world._note(a, blob_id)
+    world.note(a, blob_id)
     for _ in range(2):
         world.step("pull", b)
         world.step("pull", a)
@@ -239,7 +239,7 @@ def forgotten_by_two(world: World) -> str:
         compact_all(world, a, b)
     assert a.rank(blob_id) is b.rank(blob_id) is None, "it is forgotten"
     assert c.content(blob_id) is not None
-    world._list_all()
+    world.list_all()
     d.away = False
     return blob_id
 
@@ -253,7 +253,7 @@ def test_two_replicas_that_return_together_do_not_exchange_purged_blobs() -> Non
         d.replicator.pull(c.url)
     world.heal()
     assert [replica.content(blob_id) for replica in world.replicas] == [None] * 4
-    assert d.rank(blob_id) is not None, "it has heard of the delete that the sweep has made"
+    assert d.rank(blob_id) is not None, "it has received the delete that the sweep has made"
 
 
 def test_a_new_replica_with_a_purged_blob_is_not_read_until_it_has_swept() -> None:
@@ -261,7 +261,7 @@ def test_a_new_replica_with_a_purged_blob_is_not_read_until_it_has_swept() -> No
     blob_id = forgotten_by_two(world)
     a, b, c, d = world.replicas
     d.replicator.pull(c.url)
-    assert d.content(blob_id) is not None, "it knows of nobody who has forgotten it"
+    assert d.content(blob_id) is not None, "it knows no replica that has purged it"
     for _ in range(2):
         for other in (a, b):
             d.replicator.pull(other.url)
@@ -401,7 +401,7 @@ def test_a_lost_file_of_tokens_costs_a_comparison_and_nothing_else(world: World)
     a, b, c = world.replicas
     blobs = [put(world, a, b"%d" % number) for number in range(20)]
     a.store.delete(blobs[0])
-    world._note(a, blobs[0])
+    world.note(a, blobs[0])
     world.heal()
     compact_all(world, a, b, c)
     fetched = world.seen["contents"]
@@ -421,7 +421,7 @@ def test_a_token_continues_in_the_segment_that_replaced_its_own(world: World) ->
         a.roll()
     first = a.store.changes_since(None, 5)
     assert first.more
-    assert first.token.segment != "", "it stands in the index of a segment"
+    assert first.token.segment != "", "it is in the index of a segment"
     for change in first.changes[::2]:
         a.store.delete(change.blob_id)
     compact_all(world, a)

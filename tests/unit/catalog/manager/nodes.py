@@ -1,4 +1,4 @@
-"""Managers on a metastore in memory, and a time that passes when somebody waits for it."""
+"""Managers on a metastore in memory, and a time that passes when a task waits for it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lithify.compaction.policies.built_in import (
     plan_hybrid,
     plan_whole_dead,
 )
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.plugins import plan_by_name
 from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.errors import InvalidInput, InvalidSetting

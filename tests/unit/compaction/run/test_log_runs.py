@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.compaction.policies.built_in import Limits
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.log_runs import LogRuns

@@ -189,7 +189,7 @@ def test_a_run_cancelled_while_it_copies_leaves_the_log_as_it_was(groups_before:
 
 
 class Impatient:
-    """Somebody cancels the run while its rule still judges."""
+    """The run is cancelled while its rule still judges."""
 
     def __init__(self) -> None:
         self.control = RunControl()
@@ -236,7 +236,7 @@ def test_a_run_that_needs_more_than_the_disk_has_is_refused() -> None:
         compactor_of(log, fs, EVEN).run()
     assert raised.value.limit == "scratch space"
     assert fs.list(DIRECTORY) == files
-    assert log.append(b"goes on").result() == 40
+    assert log.append(b"continues").result() == 40
     assert compactor_of(log, fs, []).run().result == "done"
 
 

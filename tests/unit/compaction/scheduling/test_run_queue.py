@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.limits.disk_gate import DiskGate
+from lithify.compaction.limits.one_run_per_disk import DiskGate
 from lithify.compaction.reports.status import CompactionState, CompactionStatus
 from lithify.compaction.run.control import WAITING, RunControl
 from lithify.compaction.run.log_runs import LogRuns
@@ -204,7 +204,7 @@ def test_a_log_that_is_always_due_does_not_starve_others(bench: Bench) -> None:
     bench.clock.advance(1)
     hot.let_go.set()
     idle.began.wait()
-    assert len(hot.runs_done) == 1, "a person who asks again does not pass the one that waits"
+    assert len(hot.runs_done) == 1, "a second request does not pass the one that waits"
     idle.let_go.set()
     bench.settled(hot)
     assert len(hot.runs_done) == 4

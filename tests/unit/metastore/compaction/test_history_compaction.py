@@ -1,4 +1,4 @@
-"""Runs on the history: they remove what nobody can read, on the leader, with a report."""
+"""Runs on the history: they remove what no reader can see, on the leader, with a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named holds: whoever has one can read its revision."""
+"""Named holds: the owner of one can read its revision."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_hold_that_the_floor_overtakes_is_refused() -> None:
     told(story)
 
 
-def test_two_who_place_the_same_hold_do_not_move_it_back() -> None:
+def test_placing_a_hold_twice_does_not_move_it_back() -> None:
     clock = ManualClock()
 
     async def story() -> None:

@@ -20,7 +20,7 @@ def a_store() -> tuple[Store, list[int]]:
     return store, revisions
 
 
-def test_what_was_in_force_when_the_retention_began_stays_readable() -> None:
+def test_the_state_at_the_start_of_the_retention_stays_readable() -> None:
     store, revisions = a_store()
     now_ms = store.time_ms
     for retention_ms, kept in (

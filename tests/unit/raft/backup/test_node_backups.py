@@ -12,11 +12,11 @@ import pytest
 from lithify.fs import LocalFileSystem
 from lithify.raft.backup.group_backup import read_backup, verify_backup
 from lithify.raft.backup.node_backups import fetch_backup
-from lithify.raft.backup.restore import restore
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.machine import kv_machine
 from lithify.raft.net.client_operations import ClientOperation, OperationRefused
+from lithify.raft.restore import restore
 from lithify.raft.storage.segment_file import SegmentLimits
 from lithify.raft.storage.storage import StorageSettings
 from tests.unit.raft.net.nodes import until

@@ -9,7 +9,7 @@ import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.compaction.policies.built_in import plan_whole_dead
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.packing import Limits
 from lithify.errors import DamagedFrame, RunFailed
 from lithify.fs import LocalFileSystem, MemoryFileSystem
@@ -158,7 +158,7 @@ def test_only_the_part_of_a_segment_that_counts_is_merged() -> None:
 def test_unreferenced_files_are_deleted_by_the_next_run() -> None:
     member = Member(MemoryFileSystem()).fill(17)
     fs = FaultyFileSystem(member.fs, [Fault("remove", "*", kind="EIO")])
-    member.compactor._named._fs = fs
+    member.compactor.named._fs = fs
     member.snapshot(15, [])
     assert isinstance(member.compact(merge=False).failure, OSError)
     assert (member.spans, member.files) == ([(4, 16, 16)], [1, 2, 3, 4])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
 from lithify.compaction.limits.latencies import Latencies
+from lithify.compaction.limits.one_run_per_disk import DiskGate, find_gate_directory
 from lithify.compaction.limits.pace_by_latency import PaceSettings
 from lithify.compaction.reports.report import Report
 from lithify.compaction.run.compactor import DryRun
@@ -36,7 +36,7 @@ from tests.unit.raft.stored import LIMITS, Member
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lithify.compaction.limits.disk_gate import DiskTurn
+    from lithify.compaction.limits.one_run_per_disk import DiskTurn
     from lithify.events import OrphanRemoved
     from lithify.log.manifest import Manifest
 
@@ -139,7 +139,7 @@ def test_a_failure_is_not_retried_at_once() -> None:
     assert str(found.compactor.failure) == "the disk is gone"
     assert found.compactor.next_job() is None
     found.snapshot(31, [1, 7])
-    assert not due(found), "whoever asked was told"
+    assert not due(found), "the caller was answered"
     found.compactor.request(RunWanted())
     assert due(found)
     assert found.compactor.failure is None
@@ -393,7 +393,7 @@ def test_a_disk_with_little_room_is_compacted_in_small_portions(
     found = Member(MemoryFileSystem(), GroupCompactionSettings(**BY_CALL))  # type: ignore[arg-type]
     found.fill(43).snapshot(41, [1, 2, 7, 8, 11, 12, 17, 18, 22, 27])
     published: list[int] = []
-    named = found.compactor._named
+    named = found.compactor.named
     publish = named.publish
 
     def counted(edit: Callable[[Manifest], Manifest], why: str) -> Manifest:
@@ -438,7 +438,7 @@ def test_closing_stops_a_run_that_is_about_to_begin(monkeypatch: pytest.MonkeyPa
     found.compactor.request(RunWanted())
     job = found.compactor.next_job()
     assert job is not None
-    named = found.compactor._named
+    named = found.compactor.named
     sweep = named.sweep
 
     def closing() -> list[OrphanRemoved]:
@@ -500,11 +500,11 @@ def test_a_run_slows_down_while_appends_wait_and_recovers() -> None:
             for _each in range(100):
                 latencies.add(wait_s)
             found.clock.advance(0.5)
-            found.compactor._pacing.adjust_rate()
-            rates.append(found.compactor._pacing.rate.read())
+            found.compactor.pacing.adjust_rate()
+            rates.append(found.compactor.pacing.rate.read())
 
     found.compactor.request(RunWanted(control=RunControl(watch)))
     assert due(found)
     assert rates[:10] == [max(2**26 >> n, 2**20) for n in range(1, 11)]
     assert rates[10:] == [min(2**20 + n * 2**21, 2**26) for n in range(1, 41)]
-    assert found.compactor._pacing.rate.read() is None, "the run is over"
+    assert found.compactor.pacing.rate.read() is None, "the run is over"

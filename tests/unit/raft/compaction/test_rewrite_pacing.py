@@ -46,7 +46,7 @@ def test_the_number_of_moves_per_tick_is_bounded() -> None:
     assert list(rewriter.take()) == [3, 7]
     assert list(rewriter.take()) == []
     rewriter.tick()
-    assert list(rewriter.take()) == [8], "three are under way"
+    assert list(rewriter.take()) == [8], "three are in progress"
     rewriter.settled()
     assert list(rewriter.take()) == [20]
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_former_leader_moves_no_more_values() -> None:
     rewriter.begin(LIVE, limit=1)
     rewriter.begin(LIVE)
     rewriter.tick()
-    assert list(rewriter.take()) == [3], "it was under way"
+    assert list(rewriter.take()) == [3], "it was in progress"
     rewriter.begin(LIVE)
     rewriter.stop()
     assert not rewriter.is_active

@@ -53,7 +53,7 @@ def _two_writers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Meeting(MemoryFileSystem):
-    """Whoever creates the first target waits until the second is there: neither is done yet."""
+    """The creation of the first target waits until the second is there: neither is done yet."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.fs import MemoryFileSystem
 from lithify.live_set import LiveSet
+from lithify.raft.commands import CommandResult
 from lithify.raft.core import (
     ConfChange,
     Config,
@@ -22,7 +23,7 @@ from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.group.machine_queries import QUERY_COST, ROUND_COST
-from lithify.raft.group.proposals_and_reads import CommandResult, Reads
+from lithify.raft.group.reads import Reads
 from lithify.raft.group.removed_members import NEVER_LEFT, MemberRemoved, RemovedMembership
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome, WatchEvent
@@ -34,8 +35,8 @@ from tests.raft_members import Member, Members
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lithify.raft.commands import Result
     from lithify.raft.core import RaftMessage
-    from lithify.raft.group.proposals_and_reads import Result
     from lithify.raft.machine import Effect, Meta
 
 
@@ -123,7 +124,7 @@ def test_a_partitioned_leader_answers_no_read() -> None:
     members.tick(3)
     assert not results
     members.tick(20)
-    # It has found out that nobody listens.
+    # It has found out that no member answers.
     assert isinstance(results[0], ReadDropped)
 
 
@@ -219,7 +220,7 @@ def test_the_first_entry_of_a_new_leader_decides_what_the_old_one_has_left() -> 
         members["n1"].group.propose(kv.put(b"k%d" % number, b"never"), results.append)
     another_leader(members)
     members.lose = lambda _: False
-    # Nobody proposes anything: the new leader's log is shorter than what the old one had.
+    # Nothing is proposed: the new leader's log is shorter than what the old one had.
     members.tick(4)
     assert [type(result) for result in results] == [ProposalDropped] * 5
     assert members.get("n1", b"k0") is None
@@ -236,7 +237,7 @@ def test_an_unseated_leader_without_contact_reports_an_unknown_outcome() -> None
         waited_ticks += 1
         members.tick()
     assert isinstance(results[0], OutcomeUnknown)
-    # It finds out within two election timeouts that nobody hears it, and has patience for three.
+    # It finds out within two election timeouts that no member receives it, and waits for three.
     assert waited_ticks <= 5 * 6 + 2
     members["n1"].group.propose(kv.put(b"k", b"!"), results.append)
     members.settle()
@@ -353,7 +354,7 @@ def test_a_failed_snapshot_is_retried_after_a_pause() -> None:
 
 
 def test_older_snapshots_are_removed_by_the_worker() -> None:
-    """Not in the thread that all groups share: giving back a large file takes its time."""
+    """Not in the thread that all groups share: removing a large file takes time."""
     members = Members("n1")
     group = members.elect("n1")
     members.put("n1", b"key", b"1")
@@ -432,7 +433,7 @@ class Counting:
         return ()
 
     def farewell(self, name: bytes) -> bytes:
-        raise AssertionError("nobody is sent anything")
+        raise AssertionError("no member is sent anything")
 
     def save(self, state: int) -> Iterable[bytes]:
         return [b"%d" % state]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.errors import ProtocolError
+from lithify.raft.commands import CommandResult
 from lithify.raft.errors import EntryDeleted, GroupAbsent
-from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.machine import KvMachine
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lithify.raft.group.proposals_and_reads import Result
+    from lithify.raft.commands import Result
     from lithify.raft.kv.state import KvState
     from lithify.raft.pending_work import Job
 
@@ -34,7 +34,7 @@ LARGE = bytes(5000)
 
 
 class Slow(KvMachine):
-    """Has a question whose answer takes until somebody releases it."""
+    """Has a question whose answer takes until it is released."""
 
     def __init__(self, asked: threading.Event, let_go: threading.Event) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Slow(KvMachine):
     def wait(self, keys: int, commands: Sequence[bytes]) -> bytes:
         assert not commands
         # If it is the event loop that waits here, it is never released.
-        return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"nobody came"
+        return b"%d keys" % keys if self.let_go.wait(PROCESS_S_MAX) else b"not released"
 
 
 def test_a_slow_query_delays_no_other(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_refusal_of_the_machine_is_the_answer() -> None:
 
 
 class Asked:
-    """One member, with a value in a segment that somebody has asked for."""
+    """One member, with a value in a segment that a query has asked for."""
 
     def __init__(self) -> None:
         self.members = Members("n1")

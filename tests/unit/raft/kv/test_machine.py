@@ -119,7 +119,7 @@ def test_a_rewritten_value_keeps_its_revision() -> None:
 
 
 def test_a_rewrite_with_another_value_moves_nothing() -> None:
-    """Anybody can propose one; under its old revision a value must stay what it was."""
+    """Any client can propose one; under its old revision a value must stay what it was."""
     log = Log()
     log.do(kv.put(b"key", b"value"))
     assert log.do(kv.rewrite(b"key", 1, b"forged")) == Reply(KvOutcome.MISMATCH, 1)

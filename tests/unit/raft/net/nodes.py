@@ -19,6 +19,7 @@ from lithify.raft.net.control_frames import (
 from lithify.raft.net.transport import Handlers, Tls, Transport
 from lithify.raft.net.wire_format import decode_frame, encode_frame, frame_bytes
 from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.node.identity_saving import IdentitySaving
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Node:
         self.heard: list[tuple[str, RaftMessage]] = []
         self.unreachable: list[tuple[str, str]] = []
         self.outdated = 0
-        fs = fs or MemoryFileSystem()
+        fs = self.fs = fs or MemoryFileSystem()
         fs.mkdir("d")
         self.identity = NodeIdentity(fs, "d", name, cluster)
         handlers = Handlers(
@@ -55,7 +56,8 @@ class Node:
             lambda channel: None,
             outdated=self.count_outdated,
         )
-        self.transport = Transport(self.identity, handlers, tls, secret)
+        self.saving = IdentitySaving(self.identity)
+        self.transport = Transport(self.identity, self.saving, handlers, tls, secret)
 
     def count_outdated(self) -> None:
         self.outdated += 1
@@ -90,7 +92,7 @@ def is_connected(node: Node, others: list[str]) -> bool:
 
 
 def has_failed(node: Node, other: str) -> str:
-    return node.transport._links[other]._reason
+    return node.transport.links[other].reason
 
 
 def beat(sender: str, to: str, term: int = 1) -> Heartbeat:

@@ -145,7 +145,7 @@ def test_a_node_with_another_secret_or_none_stays_outside_and_is_logged_once(
         async with running(a, b):
             b.transport.learn({"a": a.at})
             await until(lambda: has_failed(b, "a") == reason)
-            link = b.transport._links["a"]
+            link = b.transport.links["a"]
             for _ in range(2):
                 await until(partial(is_another, link, link._opening))
                 link.hurry()
@@ -318,7 +318,7 @@ def test_a_client_that_does_not_answer_a_challenge_is_disconnected(
         async with running(a):
             reader, writer, _ = await challenged(a)
             assert await frames(reader) == ([], True)
-            await until(lambda: not a.transport._channels)
+            await until(lambda: not a.transport.channels)
             assert not a.transport._admission._challenged
             await closed(writer)
 

@@ -132,7 +132,7 @@ def test_newer_starts_reported_by_others_are_recorded() -> None:
     assert not seen.record_start("n2", KnownStart("9" * 32, 9, "x")), (
         "another directory than the known one"
     )
-    assert not seen.record_start("n1", KnownStart(OWN, 3, "c")), "nobody tells it about itself"
+    assert not seen.record_start("n1", KnownStart(OWN, 3, "c")), "no node tells it about itself"
     assert seen.met_starts == {"n2": KnownStart(OLD, 3, "c")}
 
 

@@ -48,7 +48,7 @@ async def put(client: RaftClient) -> None:
 
 
 NOT_TAKEN = "perhaps it does not take the certificate"
-"""The node hangs up, and says no more: who asks may be anybody."""
+"""The node hangs up, and sends no reason: the client may be any program."""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_client_with_the_wrong_certificate_gets_the_reason(
             assert node.groups["default"].applied_index == 2, "only one of them was heard"
             async with asyncio.timeout(PROCESS_S_MAX):
                 # Attempts that came to nothing do not count as connections for ever.
-                while node.transport._channels:
+                while node.transport.channels:
                     await asyncio.sleep(0.02)
 
     asyncio.run(story())
@@ -130,9 +130,9 @@ def test_a_node_with_the_wrong_certificate_is_refused(tmp_path: Path, who: str) 
         ):
             at = {"n1": str(node.transport.address)}
             other.transport.learn(at)
-            link = other.transport._links["n1"]
+            link = other.transport.links["n1"]
             async with asyncio.timeout(PROCESS_S_MAX):
-                while not link._reason:
+                while not link.reason:
                     await asyncio.sleep(0.01)
             assert node.identity.book == {}
             assert other.transport.connected == node.transport.connected == []

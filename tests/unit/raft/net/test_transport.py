@@ -100,14 +100,14 @@ async def has_closed(node: Node) -> bool:
 
 @pytest.mark.parametrize("turns", range(6))
 def test_a_node_stops_while_a_peer_connects(turns: int) -> None:
-    """Whoever waits to connect again is told by both, in the same turns of the loop."""
+    """A link that waits to connect again is notified by both, in the same turns of the loop."""
 
     async def story() -> None:
         a = Node("a")
         await a.transport.start(HERE)
         a.transport.learn({"b": "127.0.0.1:1"})
         await until(partial(has_failed, a, "b"))
-        a.transport._links["b"].hurry()
+        a.transport.links["b"].hurry()
         for _ in range(turns):
             await asyncio.sleep(0)
         assert await has_closed(a)
@@ -143,7 +143,7 @@ def test_another_directory_under_the_name_of_a_member_is_refused_by_both_ends() 
     async def story() -> None:
         a, b, other = Node("a"), Node("b"), Node("b")
         for node in (a, b):
-            node.transport._handlers = replace(node.transport._handlers, configs=lambda: [MEMBERS])
+            node.transport.handlers = replace(node.transport.handlers, configs=lambda: [MEMBERS])
         async with running(a):
             async with running(b):
                 b.transport.learn({"a": a.at})
@@ -170,12 +170,12 @@ def test_another_directory_under_the_name_of_a_member_is_refused_by_both_ends() 
 
 def again(node: Node) -> NodeIdentity:
     identity = node.identity
-    return NodeIdentity(identity._fs, "d", identity.node, identity.cluster)
+    return NodeIdentity(node.fs, "d", identity.node, identity.cluster)
 
 
 def started(node: Node, times: int = 1) -> Node:
     """The next process on the same directory, after this many starts."""
-    made = Node(node.identity.node, fs=node.identity._fs)
+    made = Node(node.identity.node, fs=node.fs)
     for _ in range(times):
         made.identity.start()
         made.identity.save()
@@ -183,7 +183,7 @@ def started(node: Node, times: int = 1) -> Node:
 
 
 def with_members(node: Node) -> Node:
-    node.transport._handlers = replace(node.transport._handlers, configs=lambda: [MEMBERS])
+    node.transport.handlers = replace(node.transport.handlers, configs=lambda: [MEMBERS])
     return node
 
 
@@ -210,8 +210,8 @@ def test_an_older_copy_is_refused_however_often_it_starts(loops: int) -> None:
         async with running(a, b):
             assert await meet(b, a)
         a, b = started(a), started(b)
-        assert isinstance(b.identity._fs, MemoryFileSystem)
-        copy = Node("b", fs=b.identity._fs.kill_clone())
+        assert isinstance(b.fs, MemoryFileSystem)
+        copy = Node("b", fs=b.fs.kill_clone())
         b = started(b)
         async with running(a, b):
             assert await meet(b, a)
@@ -265,7 +265,7 @@ def test_a_repeated_refusal_of_a_node_is_logged_once(
         async with running(a, b):
             b.transport.learn({"a": a.at})
             await until(lambda: a.transport.connected == ["b"])
-        a = with_members(Node("a", fs=a.identity._fs))
+        a = with_members(Node("a", fs=a.fs))
         async with running(a, other):
             refusals = 0
             made = other.transport.disowned_by
@@ -310,7 +310,7 @@ def test_a_start_of_a_peer_is_recorded_outside_the_loop_before_it_is_accepted() 
             assert await meet(b, a)
         b = started(b)
         async with running(a_again := started(a), b):
-            await until(lambda: a_again.transport._saving._writing is None)
+            await until(lambda: not a_again.saving.is_writing)
             fs.threads.clear()
             fs.may_write.clear()
             b.transport.learn({"a": a_again.at})
@@ -344,10 +344,10 @@ def test_a_peer_is_not_accepted_while_its_start_cannot_be_recorded() -> None:
             assert again(a).recognition.starts_shown["b"].number == 1
             # The next connection of the same start does not wait for what is about others.
             fs.add(Fault("write", "*NODE*", count=None, kind="ENOSPC"))
-            a.transport._saving.changed()
-            before = b.transport._links["a"].channel
+            a.saving.changed()
+            before = b.transport.links["a"].channel
             a.transport.disconnect("to connect again")
-            await until(lambda: b.transport._links["a"].channel not in (None, before))
+            await until(lambda: b.transport.links["a"].channel not in (None, before))
             assert not a.identity.is_durable
             fs.clear()
 
@@ -361,7 +361,7 @@ def test_a_connection_ends_when_members_change_and_its_node_is_another_one() -> 
             b.transport.learn({"a": a.at})
             await until(lambda: a.transport.connected == ["b"])
             added = Config(MEMBERS.voters, identities=frozenset({("b", "0d" * 16)}))
-            a.transport._handlers = replace(a.transport._handlers, configs=lambda: [added])
+            a.transport.handlers = replace(a.transport.handlers, configs=lambda: [added])
             a.transport.recheck()
             await until(lambda: a.transport.connected == [])
             assert "0d0d" in a.transport.refused["b"]
@@ -378,7 +378,7 @@ def test_a_node_that_is_being_recorded_is_not_refused_when_members_change() -> N
             b.transport.learn({"a": a.at})
             await until(lambda: "b" in a.identity.recognition.known)
             members = Config(MEMBERS.voters)
-            a.transport._handlers = replace(a.transport._handlers, configs=lambda: [members])
+            a.transport.handlers = replace(a.transport.handlers, configs=lambda: [members])
             a.transport.recheck()
             fs.may_write.set()
             assert a.transport.refused == {}
@@ -478,7 +478,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory(monkeypatch: pytest.Monk
                 a.transport.send("g", AppendRequest("a", "b", 1, 0, 0, [entry], 0))
                 await asyncio.sleep(0)
             assert a.unreachable, "Raft is told, and sends again later"
-            link = a.transport._links["b"]
+            link = a.transport.links["b"]
             assert link.channel is not None
             assert link.channel.unsent_bytes <= 2**20 + 200_000
         await peer.close()
@@ -519,7 +519,7 @@ def test_with_tls_both_ends_show_certificates(tmp_path: Path) -> None:
             for node in (liar, stranger, plain):
                 await until(partial(has_failed, node, "a"))
                 assert node.transport.connected == []
-            assert sorted(a.identity.book) == ["b"], "nobody is known who was not let in"
+            assert sorted(a.identity.book) == ["b"], "no node is known that was not accepted"
 
     asyncio.run(story())
 
@@ -538,7 +538,7 @@ def test_a_node_stops_while_a_refused_connection_is_reset(tmp_path: Path) -> Non
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         hello = Hello(WIRE_VERSION + 1, "raft", "", "", "{}")
         writer.write(encode_frame([("", hello)]))
-        await until(lambda: any(channel.closed for channel in a.transport._channels))
+        await until(lambda: any(channel.closed for channel in a.transport.channels))
         at_once = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         asyncio.get_running_loop().call_soon(writer.transport.abort)

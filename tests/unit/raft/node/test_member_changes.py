@@ -145,9 +145,9 @@ def test_a_change_that_loses_its_leader_after_the_first_step_is_unknown(tmp_path
             leader = await world.leader()
             four = await stack.enter_async_context(running(settings(tmp_path, "n4", join=True)))
             # It becomes a learner, and never has the log.
-            four.transport._handlers = four.transport._handlers.__class__(
+            four.transport.handlers = four.transport.handlers.__class__(
                 lambda *_: None,
-                four.transport._handlers.asked,
+                four.transport.handlers.asked,
                 lambda *_: None,
                 lambda *_: None,
             )
@@ -213,9 +213,9 @@ def test_a_learner_that_does_not_answer_is_removed_again(
             two = await stack.enter_async_context(running(settings(tmp_path, "n2", join=True)))
             at = str(two.transport.address)
             # It is there when it is checked, and says nothing to its leader.
-            two.transport._handlers = two.transport._handlers.__class__(
+            two.transport.handlers = two.transport.handlers.__class__(
                 lambda *_: None,
-                two.transport._handlers.asked,
+                two.transport.handlers.asked,
                 lambda *_: None,
                 lambda *_: None,
             )
@@ -440,7 +440,7 @@ def test_a_node_with_a_group_of_its_own_is_not_added_and_loses_nothing(tmp_path:
                 MemberRemoved("n1", "n4", term, 99, ended=False),
                 MemberRemoved("n1", "n4", 0, 0, ended=True),
             ):
-                alone._heard("default", word)
+                alone.transport.handlers.heard("default", word)
             assert alone.groups["default"] is group
             assert group.stopped is None
             assert (await KvClient(own, "default").get(b"k")).value == b"of n4"
@@ -468,8 +468,10 @@ def test_a_member_of_another_cluster_is_not_added(tmp_path: Path, names: tuple[s
             group = member.groups["default"]
             await until(lambda: group.leader)
             term, commit = group.term, group.status().commit
-            member._heard("default", Heartbeat("n9", name, term, commit, 0))
-            member._heard("default", MemberRemoved("n9", name, term, 99, ended=False))
+            member.transport.handlers.heard("default", Heartbeat("n9", name, term, commit, 0))
+            member.transport.handlers.heard(
+                "default", MemberRemoved("n9", name, term, 99, ended=False)
+            )
             assert group.leader == there.identity.node
             assert member.groups["default"] is group
 
@@ -481,14 +483,14 @@ def test_a_node_that_does_not_know_that_it_was_removed_is_added_again(tmp_path: 
         async with three(tmp_path) as world, client_of(await world.leader()) as client:
             (name, _) = await world.others()
             member = world.nodes[name]
-            heard, kept = member._heard, member.groups["default"]
+            heard, kept = member.transport.handlers.heard, member.groups["default"]
 
             def but_the_removal(key: str, message: RaftMessage) -> None:
                 if not isinstance(message, MemberRemoved):
                     heard(key, message)
 
-            handlers = replace(member.transport._handlers, heard=but_the_removal)
-            member.transport._handlers = handlers
+            handlers = replace(member.transport.handlers, heard=but_the_removal)
+            member.transport.handlers = handlers
             await change(client, f"-{name}")
             assert member.groups["default"] is kept
             await change(client, f"+{name}", **{name: world.at(name)})
@@ -543,7 +545,7 @@ def test_a_slow_learner_is_reported_as_a_learner(
             client_of(one) as client,
         ):
             await KvClient(client, "default").put(b"k", b"v")
-            wal, flush = two._storage.wal, two._storage.wal.flush
+            wal, flush = two.storage.wal, two.storage.wal.flush
             # It answers, but its disk is so slow that it has nothing.
             monkeypatch.setattr(wal, "flush", nothing_written)
             book = {"n2": str(two.transport.address)}

@@ -129,7 +129,7 @@ def test_a_machine_that_fails_ends_the_node(tmp_path: Path) -> None:
                 with pytest.raises(MayHaveHappened):
                     await KvClient(client, "default").put(b"key", b"value")
             # What follows would be done by a machine that has not seen this command.
-            assert node._failed.done()
+            assert node.has_failed
 
     with pytest.raises(ProtocolError, match="no such command"):
         asyncio.run(story())

@@ -204,7 +204,7 @@ def test_listeners_are_notified_of_leaders_and_applied_entries(tmp_path: Path) -
             assert len(applied) < 100
             node.create("orders", ["n1"])
             await until(lambda: leaders[-1] == ("orders", "n1", 1))
-            await node._requests.ask("orders", ClientOperation.DROP, b"{}")
+            await node.requests.ask("orders", ClientOperation.DROP, b"{}")
             await until(lambda: leaders[-1][:2] == ("orders", ""))
         with pytest.raises(GroupAbsent):
             await never
@@ -219,7 +219,7 @@ def test_requests_in_progress_end_when_the_node_stops(tmp_path: Path) -> None:
             # There is no quorum: it goes to the other node, which is not there.
             proposed = asyncio.create_task(node.propose("default", b""))
             read = asyncio.create_task(node.read("default", b""))
-            await until(lambda: node._requests._tasks)
+            await until(lambda: node.requests._tasks)
         for task in (proposed, read):
             with pytest.raises(LithifyError):
                 await task
@@ -241,12 +241,12 @@ def test_an_unknown_outcome_stays_unknown(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(MayHaveHappened, match="the outcome of proposal 7 is unknown"):
                 await node.propose("default", b"")
             monkeypatch.setattr(group, "propose", lambda *_: None)
-            ask = node._requests.ask("default", ClientOperation.PROPOSE, b"", 0.05)
+            ask = node.requests.ask("default", ClientOperation.PROPOSE, b"", 0.05)
             with pytest.raises(MayHaveHappened, match="no answer in time"):
                 await ask
             monkeypatch.setattr(group, "read", lambda *_: None)
             with pytest.raises(NoAnswer, match="no answer in time"):
-                await node._requests.ask("default", ClientOperation.READ, b"", 0.05)
+                await node.requests.ask("default", ClientOperation.READ, b"", 0.05)
 
     told(story)
 
@@ -268,11 +268,11 @@ def test_members_forward_to_the_leader_and_come_and_go(
             for node in (two, three):
                 name = node.identity.node
                 node.listeners.on_leader(partial(note, heard[name]))
-            await one.add_member("n2", str(two.transport.address), voter=True)
+            await one.requests.add_member("n2", str(two.transport.address), voter=True)
             await until(lambda: "default" in two.groups and two.groups["default"].leader)
-            # The leader changes the members, whoever is asked.
-            await two.add_member("n3", str(three.transport.address), voter=False)
-            await two.add_member("n3", str(three.transport.address), voter=False)
+            # The leader changes the members, whichever node is asked.
+            await two.requests.add_member("n3", str(three.transport.address), voter=False)
+            await two.requests.add_member("n3", str(three.transport.address), voter=False)
             assert str(one.groups["default"].config) == "voters n1 n2, learners n3"
             await until(lambda: "default" in three.groups and three.groups["default"].leader)
             assert heard["n2"][-1][0] == heard["n3"][-1][0] == "n1", "a learner hears it too"
@@ -281,15 +281,15 @@ def test_members_forward_to_the_leader_and_come_and_go(
                 await node.listeners.wait_applied("default", index)
                 assert await get(node, b"k%d" % number, local=True) == b"v"
                 assert await get(three, b"k%d" % number) == b"v"
-            await one._requests.ask("default", ClientOperation.TRANSFER, b'{"to": "n2"}')
+            await one.requests.ask("default", ClientOperation.TRANSFER, b'{"to": "n2"}')
             await put(one, b"k", b"later")
             assert await get(three, b"k") == b"later"
             await until(lambda: heard["n3"][-1][0] == "n2")
-            await one.create_group("orders", ["n1", "n2"])
+            await one.requests.create_group("orders", ["n1", "n2"])
             await put(two, b"k", b"v", "orders")
             with pytest.raises(InvalidInput, match="the address of node n9 is not known here"):
-                await one.create_group("jobs", ["n1", "n9"])
-            await one.remove_member("n3")
+                await one.requests.create_group("jobs", ["n1", "n9"])
+            await one.requests.remove_member("n3")
             await until(lambda: "default" not in three.groups)
             assert heard["n3"][-1][0] == ""
             await until(lambda: str(one.groups["default"].config) == "voters n1 n2")
@@ -310,11 +310,11 @@ def test_a_cluster_has_five_voters_at_most(tmp_path: Path, monkeypatch: pytest.M
             await until(lambda: one.groups["default"].leader)
             at = str(two.transport.address)
             with pytest.raises(InvalidInput, match=r"the cluster has 1 voters: n1\. n2 can be a"):
-                await one.add_member("n2", at, voter=True)
+                await one.requests.add_member("n2", at, voter=True)
             with pytest.raises(InvalidInput, match="must be like 127"):
-                await one.add_member("n2", "somewhere", voter=False)
-            await one.add_member("n2", at, voter=False)
-            await one.add_member("n1", str(one.transport.address), voter=True)
+                await one.requests.add_member("n2", "somewhere", voter=False)
+            await one.requests.add_member("n2", at, voter=False)
+            await one.requests.add_member("n1", str(one.transport.address), voter=True)
 
     told(story)
 
@@ -328,7 +328,7 @@ def test_only_the_named_voters_found_a_cluster(tmp_path: Path) -> None:
             await put(one, b"k", b"v")
             assert str(one.groups["default"].config) == "voters n1"
             assert two.groups == {}
-            await one.add_member("n2", str(two.transport.address), voter=False)
+            await one.requests.add_member("n2", str(two.transport.address), voter=False)
             await until(lambda: "default" in two.groups)
             assert await get(two, b"k") == b"v"
 
@@ -342,7 +342,7 @@ def test_other_nodes_get_the_advertised_host(tmp_path: Path) -> None:
             at = parse_address(one.transport.book["n1"])
             assert at.host == "localhost"
             async with running(settings(tmp_path, "n2", join=True)) as two:
-                await one.add_member("n2", str(two.transport.address), voter=False)
+                await one.requests.add_member("n2", str(two.transport.address), voter=False)
                 await until(lambda: two.identity.book.get("n1") == str(at))
 
     told(story)

@@ -96,7 +96,7 @@ def test_watchers_of_a_dead_node_are_removed_by_the_next_leader(
 
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
-            # As if proposed by another node: nothing here stands behind the name.
+            # As if proposed by another node: no node here has the name.
             await client.ask(
                 "default", ClientOperation.PROPOSE, b"\x05\x00\x00" + bytes(8) + b"name"
             )
@@ -183,7 +183,7 @@ def test_a_client_that_does_not_read_costs_bounded_memory(
                 assert await some(changes, 1) == [(b"k", b"first")]
                 for number in range(400):
                     await kv.put(b"k%d" % (number % 7), bytes(100_000) + b"%d" % number)
-                # The sockets have taken some; then the node has let go of the watch.
+                # The sockets have taken some; then the node has ended the watch.
                 await until(lambda: not watchers(node))
                 last: dict[bytes, bytes] = {}
                 while len(last) < 7 or max(map(int, last.values())) < 399:

@@ -177,10 +177,10 @@ def test_a_receiver_without_a_sender_deletes_what_it_received() -> None:
     members.lose = lambda message: isinstance(message, SnapshotPiece)
     members.tick(2)
     storage = members["n3"].storage
-    assert storage._installs
+    assert storage.installs
     members.lose = lambda message: "n3" in (message.sender, message.to)
     members.tick(10)
-    assert not storage._installs
+    assert not storage.installs
     members.lose = lambda _: False
     members.tick(120)
     check(members, "n3")

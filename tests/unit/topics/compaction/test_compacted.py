@@ -22,7 +22,7 @@ from lithify.topics.definitions.policies import Policies
 from lithify.topics.disk_steps import run_here
 from lithify.topics.messages.message import MessageId, decode_entry
 from lithify.topics.retention import LogHold
-from lithify.topics.statistics.backlog import backlog, subscription_backlog
+from lithify.topics.subscriptions.backlog import backlog, subscription_backlog
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedBatch, AckedUpTo
 from lithify.topics.subscriptions.subscription import (
     Consumer,
@@ -81,6 +81,11 @@ class Compacted(Bench):
             self.topic.acknowledge(subscription, Acked(pack(ledger, entry)))
 
 
+def backlog_of(bench: Compacted, subscription: Subscription) -> tuple[int, int]:
+    topic = bench.topic
+    return run_here(subscription_backlog(topic.log, topic.reader, subscription))
+
+
 @pytest.fixture
 def bench() -> Compacted:
     """Entries 0 … 5 of which 1, 4 and 5 are retained, and none above."""
@@ -124,9 +129,11 @@ def test_the_backlog_is_what_will_come(bench: Compacted) -> None:
     subscription, consumer = bench.read()
 
     def left() -> int:
-        return run_here(subscription_backlog(bench.topic, subscription))[0]
+        return backlog_of(bench, subscription)[0]
 
-    assert backlog(bench.topic, subscription.cursor)[0] == 7, "the log behind what is not retained"
+    assert backlog(bench.topic.log, subscription.cursor)[0] == 7, (
+        "the log behind what is not retained"
+    )
     assert left() == 5
     bench.received(subscription)
     bench.ack(subscription, 4)
@@ -134,7 +141,7 @@ def test_the_backlog_is_what_will_come(bench: Compacted) -> None:
     bench.ack(subscription, 1)
     assert left() == 3
     bench.compact()
-    assert left() == 3, "it goes on with the horizon that it found"
+    assert left() == 3, "it continues with the horizon that it found"
     bench.topic.leave(subscription, consumer)
     bench.topic.join(subscription, Consumer("d"), EXCLUSIVE, compacted=True)
     assert left() == 2, "5 and the last of a"
@@ -150,9 +157,11 @@ def test_the_backlog_in_a_large_segment_of_the_view(value: bytes) -> None:
         bench.put(f"k{number % 500}", value=value)
     bench.compact()
     subscription, _ = bench.read()
-    assert run_here(subscription_backlog(bench.topic, subscription))[0] == 500
+    assert backlog_of(bench, subscription)[0] == 500
     bench.topic.acknowledge(subscription, AckedUpTo(pack(1, 199)))
-    entries, size_bytes = run_here(subscription_backlog(bench.topic, subscription))
+    entries, size_bytes = run_here(
+        subscription_backlog(bench.topic.log, bench.topic.reader, subscription)
+    )
     assert entries == pytest.approx(400, rel=0.02)
     assert size_bytes == pytest.approx(400 * len(value), rel=0.8)
 
@@ -472,7 +481,7 @@ def test_the_service_lists_what_it_retains(bench: Compacted) -> None:
 
 
 class Silent(LogCompactionService):
-    """A service of somebody else."""
+    """A service of a plug-in."""
 
     def last_message_position(self) -> MessagePosition | None:
         return None
@@ -550,7 +559,7 @@ def test_every_reader_ends_with_the_same_map_despite_concurrent_runs(seed: int) 
             bench.compact()
         elif chance < 0.8:
             bench.clock.advance(3600)
-            # What no run has judged is held by nobody here but the readers.
+            # What no run has judged is held here only by the readers.
             horizon = bench.topic.service.last_compacted_position
             if bench.topic.log.last_position <= horizon:
                 bench.maintain()

@@ -51,7 +51,7 @@ def test_reads_for_consumers_are_measured() -> None:
     bench = Compacted()
     bench.put("a", "b")
     before = bench.topic.compaction.latencies.counts()
-    assert run_here(bench.topic._reading.loading(0)).entries
+    assert run_here(bench.topic.reads.loading(0)).entries
     assert bench.topic.compaction.latencies.counts() != before
 
 

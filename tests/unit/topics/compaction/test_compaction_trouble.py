@@ -226,17 +226,17 @@ def test_an_unexpected_failure_of_a_run_is_an_error_in_its_status() -> None:
     bench.put("a")
 
     def fail() -> None:
-        raise ArithmeticError("nobody expected this")
+        raise ArithmeticError("this was not expected")
 
     with suppress(ArithmeticError):
         bench.run(survivors=fail)
     status = bench.topic.compaction.status()
-    assert (status.state, status.error) == (CompactionState.ERROR, "nobody expected this")
+    assert (status.state, status.error) == (CompactionState.ERROR, "this was not expected")
     bench.run()
     assert bench.topic.compaction.status().state is CompactionState.SUCCESS
 
 
-# --- while somebody reads -------------------------------------------------------------------
+# --- while a client reads -------------------------------------------------------------------
 
 
 def test_a_reader_of_the_latest_values_misses_no_key_that_is_overwritten_during_the_read(
@@ -268,7 +268,7 @@ def test_a_view_that_is_deleted_while_it_is_read_leaves_the_log_to_be_read(
         return read(*given)
 
     monkeypatch.setattr(service, "read_compacted_entries", deleted_first)
-    entries, through = bench.topic._reading.load(0, pack(1, 2)).take(0, 10)
+    entries, through = bench.topic.reads.load(0, pack(1, 2)).take(0, 10)
     assert [entry.position for entry in entries] == [pack(1, 0), pack(1, 1), pack(1, 2)]
     assert through == pack(1, 2)
 
@@ -296,7 +296,7 @@ def test_a_view_that_is_deleted_while_a_cursor_moves_and_nothing_is_left_of_the_
     bench.topic.log.drop_head(pack(2, 0))
     subscription, _ = bench.read()
     assert bench.received(subscription) == [1, 2]
-    reading = bench.topic._reading
+    reading = bench.topic.reads
     border = reading.compacted_end
 
     def deleted_afterwards(joined: int) -> int:

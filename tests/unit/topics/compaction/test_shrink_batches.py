@@ -28,6 +28,7 @@ from lithify.log.segments.scan import Frames, scan_frames
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 from lithify.topics.compaction.build_key_index import IndexTask, has_index, open_index, run_index
 from lithify.topics.compaction.shrink_batches import TopicRewriting, shrink_frames
+from lithify.topics.messages.entry_flags import FLAG_BATCH
 from lithify.topics.messages.message import FLAG_SHRUNK, compress, decode_entry, encode_entry
 from lithify.topics.messages.message_pb2 import (
     LZ4,
@@ -38,7 +39,6 @@ from lithify.topics.messages.message_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
-from lithify.topics.subscriptions.entry_flags import FLAG_BATCH
 from tests.unit.topics.segments import shrink
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def test_a_topic_with_entries_and_without_cursors_is_not_served(left: str) -> No
         (reason,) = topics.damage_found()
         assert "orders/cursors" in reason
     assert not fs.exists(f"{ORDERS}/cursors")
-    # Somebody accepts the loss.
+    # The administrator accepts the loss.
     fs.mkdir(f"{ORDERS}/cursors")
     assert values(topics, "orders") == ([b"one"] if left == "entries" else [])
     assert topics.get("orders").cursors.names() == []

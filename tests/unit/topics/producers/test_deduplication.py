@@ -336,7 +336,7 @@ def test_a_failed_message_is_no_duplicate_when_sent_again() -> None:
     appended = store.known.appended("ann", ProducerProgress(1), pending, 1)
     with pytest.raises(WriteFailed):
         pending.result()
-    # The next one is in flight before anybody was told.
+    # The next one is in flight before a producer was notified.
     with pytest.raises(WriteFailed):
         store.known.split("ann", np.array([2]), np.array([2]))
     store.known.failed("ann", pending)
@@ -365,14 +365,14 @@ def test_a_message_does_not_slip_in_behind_one_that_failed() -> None:
         store.log.append_many([body("ann", 2)], after=store.known.last_append("ann"))
     # Others may write, which makes durable what is in the file.
     store.send("bob", (0, 1))
-    # The node dies before anybody is told; the client sends both again.
+    # The node dies before it answers; the client sends both again.
     store = Store(fs.crash_clone(random.Random(1)))
     assert store.send("ann", (1, 1), (2, 1)) == [True, True]
     assert messages_in(store.log) == {"ann": [0, 1, 2], "bob": [0]}
 
 
 class InterruptingClock(ManualClock):
-    """Lets somebody else have a turn whenever it is asked."""
+    """Lets another thread run at each call."""
 
     turn: Callable[[], object] | None = None
 
@@ -410,7 +410,7 @@ def test_deduplication_begins_where_it_is_switched_on() -> None:
     log = Log.open(fs, "/data/log", kind="topic", clock=ManualClock(), rule=PACKED)
     log.append_many([body("ann", number) for number in range(9)]).result()
     log.close()
-    # By now ann may have begun again at 0: nobody told her about the 8.
+    # By now ann may have begun again at 0: she was not told about the 8.
     store = Store(fs)
     assert store.send("ann", (3, 1)) == [True]
     fs = fs.crash_clone(random.Random(1))

@@ -10,12 +10,8 @@ import pytest
 from lithify.checksum import crc32c
 from lithify.errors import DamagedFile, InvalidInput, PositionOutOfRange, UnsupportedVersion
 from lithify.positions import POSITION_MAX, pack
-from lithify.topics.subscriptions.cursor import (
-    BATCH_MESSAGES_MAX,
-    Cursor,
-    bits_from_words,
-    words_from_bits,
-)
+from lithify.topics.messages.entry_flags import BATCH_MESSAGES_MAX
+from lithify.topics.subscriptions.cursor import Cursor, bits_from_words, words_from_bits
 from lithify.topics.subscriptions.cursor_changes import AckedBatch, AckedUpTo, change_from_bytes
 
 

@@ -55,7 +55,7 @@ def state_on(fs: FileSystem) -> State:
 
 
 def log_bytes(store: CursorStore) -> int:
-    return sum(s.file_bytes for s in store._log.manifest.segments[:-1]) + store._log.active_bytes
+    return sum(s.file_bytes for s in store.log.manifest.segments[:-1]) + store.log.active_bytes
 
 
 def busy_store(fs: FileSystem, settings: CursorSettings | None = None) -> CursorStore:
@@ -214,13 +214,13 @@ def test_an_acknowledgement_costs_a_few_bytes_and_no_fsync() -> None:
     fs = FaultyFileSystem(MemoryFileSystem(), record=True)
     store = open_store(fs)
     store.create("audit", Cursor(-1), {})
-    written = store._log.active_bytes
+    written = store.log.active_bytes
     fs.trace.clear()
     store.ack("audit", Acked(pack(1, 7)))
     store.ack("audit", AckedBatch(pack(1, 9), 0b1, 10))
 
     assert [line.split()[0] for line in fs.trace] == ["writev", "writev"]
-    assert store._log.active_bytes - written == (HEADER_BYTES + 8) + (HEADER_BYTES + 14)
+    assert store.log.active_bytes - written == (HEADER_BYTES + 8) + (HEADER_BYTES + 14)
 
 
 def test_a_refused_write_did_not_happen() -> None:
@@ -279,15 +279,15 @@ def test_maintain_checkpoints_a_log_that_has_grown_too_long() -> None:
     position = 0
     for _ in range(5):
         while log_bytes(store) <= 4096:
-            generation = store._log.manifest.generation
+            generation = store.log.manifest.generation
             store.ack("audit", Acked(position))
             position += 1
-            assert store._log.manifest.generation == generation, "no checkpoint delays an ack"
+            assert store.log.manifest.generation == generation, "no checkpoint delays an ack"
         store.maintain()
         assert log_bytes(store) < 500
         store.maintain()
-        assert store._log.manifest.segments[-1].first_position == store._log.last_position, (
-            "a short log is left alone"
+        assert store.log.manifest.segments[-1].first_position == store.log.last_position, (
+            "a short log stays as it is"
         )
 
 
@@ -301,20 +301,20 @@ def test_long_snapshots_are_written_less_often() -> None:
     assert size > 15 * SHORT.checkpoint_bytes_min
     store.create("audit", scattered, {})
 
-    generation = store._log.manifest.generation
+    generation = store.log.manifest.generation
     store.maintain()
-    assert store._log.manifest.generation == generation
+    assert store.log.manifest.generation == generation
     store.close()
     store = open_store(fs, SHORT)
-    generation = store._log.manifest.generation
+    generation = store.log.manifest.generation
     while log_bytes(store) <= 2 * size:
         store.maintain()
         store.ack("audit", Acked(40_000))
-    assert store._log.manifest.generation == generation
+    assert store.log.manifest.generation == generation
     for _ in range(10):
         store.ack("audit", Acked(40_000))
     store.maintain()
-    assert store._log.manifest.generation > generation
+    assert store.log.manifest.generation > generation
     assert log_bytes(store) < 1.1 * size
 
 

@@ -235,7 +235,7 @@ def test_a_dropped_group_is_not_in_the_next_file() -> None:
 
 
 class Meanwhile(ManualClock):
-    """Whoever waits by this clock lets something else happen."""
+    """A wait by this clock lets something else happen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def test_bytes_of_a_refused_write_are_truncated() -> None:
 
 
 class Watched(Wal):
-    """Has somebody look which files are closed whenever something changes."""
+    """Checks which files are closed at every change."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -347,7 +347,7 @@ def test_a_torn_write_is_distinguished_from_written_sectors_of_zeros(
         if not any(data[low:high]):
             continue
         torn = data[:low] + bytes(high - low) + data[high:]
-        # Of less than a checksum nobody knows whether it is missing.
+        # With less than a checksum it is unknown whether it is missing.
         is_known = sector > start // 512 or high - low >= 4
         assert not is_known or tail_of(torn) is WalTail.TORN, (sector - start // 512, high - low)
         for at in (start + 5, low, (low + high) // 2, high - 1, len(data) - 1):

@@ -13,18 +13,14 @@ from lithify.fs import MemoryFileSystem
 from lithify.settings import LogSettings
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.disk_steps import run_here
+from lithify.topics.ledger_sizes import storage_bytes
 from lithify.topics.producers.producers import AccessMode, Producer
-from lithify.topics.statistics.statistics import (
-    backlog,
-    internal_stats_steps,
-    storage_bytes,
-    sum_stats,
-    topic_stats,
-)
 from lithify.topics.statistics.throughput import NOTED_A_STEP, Throughput
+from lithify.topics.subscriptions.backlog import backlog
 from lithify.topics.subscriptions.cursor_changes import Acked, AckedUpTo
 from lithify.topics.subscriptions.subscription import Consumer, SubscriptionType
 from lithify.topics.topic import Topic
+from lithify.topics.topic_statistics import internal_stats_steps, sum_stats, topic_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +68,7 @@ def test_the_backlog_is_what_counting_gives(topic: Topic, seed: int) -> None:
         if chance.random() < 0.1:
             topic.log.roll()
         left = sum(not subscription.cursor.is_acked(position) for position in there)
-        entries, size_bytes = backlog(topic, subscription.cursor)
+        entries, size_bytes = backlog(topic.log, subscription.cursor)
         assert entries == left
         assert bool(size_bytes) is bool(left)
 
@@ -82,7 +78,7 @@ def test_the_backlog_of_a_topic_whose_head_was_dropped(topic: Topic) -> None:
         topic.append(value=bytes(50))
     subscription = topic.subscription("s", SubscriptionType.SHARED, durable=True, start=0)
     topic.log.drop_head(topic.log.manifest.active.first_position)
-    assert backlog(topic, subscription.cursor)[0] == len(positions(topic))
+    assert backlog(topic.log, subscription.cursor)[0] == len(positions(topic))
 
 
 def test_storage_is_what_the_files_take(fs: MemoryFileSystem, topic: Topic) -> None:
@@ -91,7 +87,7 @@ def test_storage_is_what_the_files_take(fs: MemoryFileSystem, topic: Topic) -> N
     names = [name for name in fs.list("orders/log") if name.endswith(".seg")]
     assert len(names) > 2
     taken = sum(fs.stat(f"orders/log/{name}").size for name in names)
-    assert storage_bytes(topic) == taken
+    assert storage_bytes(topic.log) == taken
 
 
 def test_stats_of_partitions_add_up(topic: Topic) -> None:
@@ -163,7 +159,7 @@ def test_the_rates_of_thousands_of_clients_are_sampled_in_steps(
 ) -> None:
     for number in range(2 * NOTED_A_STEP):
         topic.producers.joined[f"p{number}"] = Producer(f"p{number}")
-    throughput = Throughput(topic, clock)
+    throughput = Throughput(topic.writer, topic.producers, topic.subscriptions, clock)
     assert list(throughput.noting()) == [], "not due yet"
     clock.advance(60)
     assert list(throughput.noting()) == [None, None]

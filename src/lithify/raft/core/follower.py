@@ -1,15 +1,11 @@
-"""Follower and candidate: the roles other than the leader, which is in `leader.py`.
-
-A role is created when it is entered and discarded when it is left. It processes messages of the
-engine's term (`receive`), ticks, and calls the engine to change state that outlives it.
-"""
+"""A follower: accepts entries, heartbeats and snapshots of the leader of its term."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
-from lithify.raft.core.errors import DropReason, LogTooShort, ReadDropped
+from lithify.raft.core.errors import LogTooShort
 from lithify.raft.core.events import SnapshotRestored
 from lithify.raft.core.messages import (
     AppendReply,
@@ -18,75 +14,18 @@ from lithify.raft.core.messages import (
     HeartbeatReply,
     InstallSnapshot,
     ReadReply,
-    ReadRequest,
     TimeoutNow,
-    VoteReply,
-    VoteRequest,
 )
-from lithify.raft.core.quorum import VoteTally, tally
 from lithify.raft.core.ready import ReadState, Role
 from lithify.raft.core.values import NOBODY
 
 if TYPE_CHECKING:
     from lithify.raft.core.member_state import Engine
-    from lithify.raft.core.messages import RaftMessage, SnapshotStatus, Unreachable
+    from lithify.raft.core.messages import RaftMessage
 
-__all__ = ["Candidate", "Follower", "RoleState"]
+from lithify.raft.core.role_state import RoleState
 
-
-class RoleState:
-    """The interface of all roles. A role ignores what does not concern it."""
-
-    kind: Role
-    leader: str = NOBODY
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        ticks = engine.settings.election_ticks
-        self.elapsed = 0
-        self.timeout = ticks + engine.settings.draw(ticks)
-
-    @property
-    def hears_leader(self) -> bool:
-        """Whether a message of a leader was received within an election timeout."""
-        return bool(self.leader) and self.elapsed < self.engine.settings.election_ticks
-
-    def rest(self) -> None:
-        """Restart the election timeout: this member has just voted for another."""
-        self.elapsed = 0
-
-    def tick(self) -> None:
-        """Advance the clock by one tick."""
-        self.elapsed += 1
-        if self.elapsed >= self.timeout and self.engine.may_campaign:
-            self.elapsed = 0
-            self.engine.campaign()
-
-    def receive(self, message: RaftMessage) -> None:
-        """Process a message of this term."""
-        raise NotImplementedError
-
-    def stored(self) -> None:
-        """More state is durable."""
-
-    def members_changed(self) -> None:
-        """Another configuration is in force."""
-
-    def flush(self) -> None:
-        """Build the messages that are deferred until `ready()`."""
-
-    def snapshot_sent(self, status: SnapshotStatus) -> None:
-        """A transfer is complete or failed."""
-
-    def unreachable(self, report: Unreachable) -> None:
-        """Messages to a peer were lost."""
-
-    def read(self, context: int) -> None:
-        """Begin a linearizable read: ask the leader."""
-        if not self.leader:
-            raise ReadDropped(DropReason.NO_LEADER)
-        engine = self.engine
-        engine.outbox.send(ReadRequest(engine.node, self.leader, engine.term, context))
+__all__ = ["Follower"]
 
 
 class Follower(RoleState):
@@ -198,55 +137,3 @@ class Follower(RoleState):
                 engine.settings.events(SnapshotRestored(engine.node, snapshot))
                 engine.restore(snapshot)
         self._acknowledge(message.sender, engine.log.committed)
-
-
-class Candidate(RoleState):
-    """Requests votes, or with `pre` pre-votes."""
-
-    def __init__(self, engine: Engine, *, pre: bool) -> None:
-        super().__init__(engine)
-        self.kind = Role.PRE_CANDIDATE if pre else Role.CANDIDATE
-        self._pre = pre
-        self._votes: dict[str, bool] = {}
-
-    def ask_for_votes(self, *, forced: bool) -> None:
-        """Request the vote of every voter, including this member."""
-        engine, log, pre = self.engine, self.engine.log, self._pre
-        term = engine.term + pre
-        for peer in sorted(engine.members.config.electorate - {engine.node}):
-            request = VoteRequest(
-                engine.node, peer, term, log.last_index, log.last_term, pre=pre, forced=forced
-            )
-            if pre:
-                engine.outbox.send(request)
-            else:
-                engine.hold(request)
-        own = VoteReply(engine.node, engine.node, term, granted=True, pre=pre)
-        if pre:
-            self.receive(own)
-        else:
-            engine.hold(own)
-
-    def receive(self, message: RaftMessage) -> None:
-        """Count votes, or follow another leader of this term."""
-        engine = self.engine
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
-            engine.follow(engine.term, message.sender)
-            engine.role.receive(message)
-        elif isinstance(message, TimeoutNow):
-            engine.campaign(forced=True)
-        elif isinstance(message, VoteReply) and message.pre == self._pre:
-            if message.term != engine.term + (self._pre and message.granted):
-                return
-            self._votes.setdefault(message.sender, message.granted)
-            self._count()
-
-    def _count(self) -> None:
-        engine = self.engine
-        result = tally(engine.members.config, self._votes)
-        if result is VoteTally.WON and self._pre:
-            engine.stand(forced=False)
-        elif result is VoteTally.WON:
-            engine.lead()
-        elif result is VoteTally.LOST:
-            engine.follow(engine.term, NOBODY)

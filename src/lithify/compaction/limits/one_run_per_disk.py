@@ -5,7 +5,7 @@ file stays; without a lock it blocks no run. The directory must belong to this u
 all others, so that no other user can hold a lock in it or link one of its names to a file of this
 user.
 
-Called by the runs of a log (`compaction/run/log_runs.py`).
+Called by the runs of a log (`compaction/run/log_runs.py`) and by their queue.
 """
 
 from __future__ import annotations
@@ -24,9 +24,19 @@ if TYPE_CHECKING:
 
     from lithify.fs.base import FileSystem
 
-__all__ = ["DiskGate", "DiskTurn", "find_gate_directory"]
+__all__ = ["DiskGate", "DiskTurn", "disk_in_use", "disk_owner", "find_gate_directory"]
 
 log = get_logger("lithify.compaction")
+
+
+def disk_owner(name: str) -> str:
+    """The owner of a disk while this process compacts the log `name`, as other runs show it."""
+    return f"pid {os.getpid()} compacts {name}"
+
+
+def disk_in_use(owner: str) -> RunRefused:
+    """The refusal of a run whose disk is taken; its `waits_for` is shown by a run that waits."""
+    return RunRefused("disk", owner)
 
 
 class DiskGate:
@@ -56,13 +66,13 @@ class DiskGate:
             log.warning("runs of other processes are not excluded", not_ours=self._directory)
             holder = _in_process.take(device, owner)
             if holder is not None:
-                raise RunRefused("disk", holder)
+                raise disk_in_use(holder)
             return DiskTurn(lambda: _in_process.release(device))
         lock_path = f"{self._directory}/disk-{device}.lock"
         lock = self._fs.lock(lock_path, owner)
         if lock is None:
             holder = read_file(self._fs, lock_path).decode("utf-8", "replace").strip()
-            raise RunRefused("disk", holder or f"disk {device} is in use by an unnamed run")
+            raise disk_in_use(holder or f"disk {device} is in use by an unnamed run")
         return DiskTurn(lock.release)
 
 

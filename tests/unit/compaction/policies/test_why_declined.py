@@ -6,9 +6,9 @@ import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.compaction.policies.built_in import plan_all
-from lithify.compaction.policies.eligibility import Declined, Eligibility, WhyNot, no_gain
 from lithify.compaction.policies.packing import Limits
 from lithify.compaction.policies.stats_based import plan_stats_based
+from lithify.compaction.policies.why_declined import Declined, Eligibility, WhyNot, no_gain
 from lithify.compaction.reports.report import Report
 from lithify.errors import InvalidSetting
 

@@ -1,4 +1,4 @@
-"""Eligibility: whether a run is worth it. A trigger requests a run; this and the policy decide.
+"""Why a run is declined: it is not worth it. A trigger requests a run; this and the policy decide.
 
 1. By use, before anything is judged: a log with a capacity must use a minimum of it.
 2. By plan: the plan must free a minimum number of segments.

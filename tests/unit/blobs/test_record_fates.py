@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.blobs.records import NEVER_MS, BlobRecordKind
-from lithify.blobs.validity import (
+from lithify.blobs.record_fates import (
     HistoryRecord,
     RecordFate,
     ValidityTerms,
     judge_history,
     judge_rows,
 )
+from lithify.blobs.records import NEVER_MS, BlobRecordKind
 
 NOW, CUT = 100, 50
 TERMS = ValidityTerms(as_of_ms=NOW, deleted_before_ms=CUT)

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lithify.blobs.errors import ReplicaAnswerInvalid, ReplicaUnreachable
-from lithify.blobs.purged_tombstones import NOTHING, PurgedTombstones
+from lithify.blobs.purge_bounds import NOTHING, PurgedTombstones
 from lithify.blobs.replication.purge_claims import PeerProgress, is_settled, not_covered
 from lithify.blobs.replication.replicator import PeerStatus
-from lithify.blobs.replication.states import Claim, Token
+from lithify.blobs.replication.tokens_and_pages import Claim, Token
 from lithify.errors import Corrupt, InvalidInput, LogClosed, WriteFailed
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.replication.apply import Applier
     from lithify.blobs.replication.feed import ChangeFeed
-    from lithify.blobs.replication.states import BlobChanges
+    from lithify.blobs.replication.tokens_and_pages import BlobChanges
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.fs.full_disk_reserve import NoReserve

@@ -2,12 +2,12 @@
 
 As in Pulsar, a backlog and the size of a ledger count entries, traffic counts messages. The counts
 come from the manifest and the cursors, so the cost is proportional to the number of segments and of
-shown ranges; see `backlog.py`.
+shown ranges; see `subscriptions/backlog.py`.
 
 As in Pulsar, the compacted view appears as a subscription `__compaction` without consumers. Its
 backlog is the part of the log above the horizon.
 
-Rates cover about the last minute (`rates.py`).
+Rates cover about the last minute (`statistics/rates.py`).
 
 A topic may have thousands of clients. So statistics are collected in steps of `ROWS_A_STEP` rows,
 and the topic can do other work in between: `topic_stats_steps` and `internal_stats_steps` yield
@@ -25,14 +25,9 @@ from typing import TYPE_CHECKING, Any
 from lithify.positions import unpack
 from lithify.topics.definitions.topic_names import COMPACTION
 from lithify.topics.disk_steps import run_here
+from lithify.topics.ledger_sizes import ledgers_of, storage_bytes, stored_above
 from lithify.topics.producers.producers import AccessMode
-from lithify.topics.statistics.backlog import (
-    backlog,
-    ledgers_of,
-    storage_bytes,
-    stored_above,
-    subscription_backlog,
-)
+from lithify.topics.subscriptions.backlog import subscription_backlog
 from lithify.topics.subscriptions.subscription import SubscriptionType
 
 if TYPE_CHECKING:
@@ -44,10 +39,7 @@ if TYPE_CHECKING:
     from lithify.topics.topic import Topic
 
 __all__ = [
-    "backlog",
     "internal_stats_steps",
-    "storage_bytes",
-    "stored_above",
     "sum_stats",
     "topic_stats",
     "topic_stats_steps",
@@ -125,7 +117,7 @@ def topic_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
         "msgOutCounter": messages_out,
         "bytesOutCounter": bytes_out,
         "averageMsgSize": size_bytes / messages if messages else 0.0,
-        "storageSize": storage_bytes(topic),
+        "storageSize": storage_bytes(topic.log),
         "backlogSize": max((row["backlogSize"] for row in rows), default=0),
         "publishers": publishers,
         "waitingPublishers": len(topic.producers.waiting),
@@ -178,7 +170,7 @@ def _subscription_stats(topic: Topic, subscription: Subscription) -> Steps[dict[
         consumers.append(_consumer_stats(topic, consumer))
         if not number % ROWS_A_STEP:
             yield None
-    entries, size_bytes = yield from subscription_backlog(topic, subscription)
+    entries, size_bytes = yield from subscription_backlog(topic.log, topic.reader, subscription)
     active = subscription.active
     rate, throughput = topic.client_rate(subscription)
     return {
@@ -209,7 +201,7 @@ def _properties(topic: Topic, subscription: Subscription) -> dict[str, str]:
 
 def _view_stats(topic: Topic) -> dict[str, Any]:
     """The compacted view as a subscription, as Pulsar's tools expect."""
-    entries, size_bytes = stored_above(topic, topic.log.manifest.horizon)
+    entries, size_bytes = stored_above(topic.log, topic.log.manifest.horizon)
     return {
         "type": _TYPES[SubscriptionType.EXCLUSIVE],
         "isDurable": True,
@@ -277,7 +269,7 @@ def internal_stats_steps(topic: Topic) -> Steps[dict[str, Any]]:
     for name, subscription in sorted(topic.subscriptions.items()):
         cursors[name] = _cursor_stats(topic, subscription)
         yield None
-    ledgers = ledgers_of(topic)
+    ledgers = ledgers_of(topic.log)
     active, last, active_entries, active_bytes = ledgers[-1]
     confirmed = last if active_entries else active.first_position - 1
     view = topic.log.manifest.view
@@ -323,7 +315,7 @@ def _waits(topic: Topic, subscription: Subscription) -> bool:
 def _view_cursor(topic: Topic, number: int) -> dict[str, Any]:
     """The compacted view as a cursor, as Pulsar's tools expect."""
     horizon = topic.log.manifest.horizon
-    behind, _ = stored_above(topic, horizon)
+    behind, _ = stored_above(topic.log, horizon)
     following = horizon + 1
     return {
         "markDeletePosition": _text(horizon),
@@ -347,8 +339,8 @@ def _view_cursor(topic: Topic, number: int) -> dict[str, Any]:
 def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     cursor = subscription.cursor
     waits = _waits(topic, subscription)
-    above, _ = stored_above(topic, cursor.mark_delete)
-    behind, _ = stored_above(topic, subscription.read_position - 1)
+    above, _ = stored_above(topic.log, cursor.mark_delete)
+    behind, _ = stored_above(topic.log, subscription.read_position - 1)
     ranges = cursor.acked_range_count
     shown = [
         f"({_text(start - 1)}..{_text(stop - 1)}]"

@@ -1,9 +1,8 @@
-"""The stored size of a topic, and the backlog of its subscriptions.
+"""The backlog of a subscription.
 
     backlog = entries above mark-delete - acknowledged entries above it
 
-1. In the log, whole ledgers count by the manifest, and a ledger with the position in it by the
-   entries above the position.
+1. In the log, the size above a position is known without reading (`topics/ledger_sizes.py`).
 2. A compacted subscription gets retained entries up to its border, and the log above it
    (`topics/reading/dispatch_reads.py`). Whole segments of the view count by the manifest. In a
    segment of which it gets a part, entries are counted exactly in the first `PIECES_MAX` pieces;
@@ -14,7 +13,8 @@
 The disk space that a subscription retains is different: it is the log above mark-delete, also for a
 compacted one, and is what a backlog limit is about.
 
-Functions of an open topic, called on the thread that owns it; reads are disk steps for a thread.
+Functions of an open log, called on the thread that owns the topic; reads are disk steps for a
+thread.
 """
 
 from __future__ import annotations
@@ -24,66 +24,38 @@ from typing import TYPE_CHECKING
 
 from lithify.log.segments.frame import HEADER_BYTES
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
-from lithify.positions import PACKED
 from lithify.topics.disk_steps import DiskCall
+from lithify.topics.ledger_sizes import stored_above
 
 if TYPE_CHECKING:
     from lithify.log.log import Log
-    from lithify.log.manifest import SegmentRef
     from lithify.log.reader import SegmentSpan, Snapshot
     from lithify.topics.disk_steps import Steps
+    from lithify.topics.reading.topic_reader import TopicReader
     from lithify.topics.subscriptions.cursor import Cursor
     from lithify.topics.subscriptions.subscription import Subscription
-    from lithify.topics.topic import Topic
 
-__all__ = ["backlog", "ledgers_of", "storage_bytes", "stored_above", "subscription_backlog"]
+__all__ = ["backlog", "subscription_backlog"]
 
 PIECES_MAX = 2
 
 
-def ledgers_of(topic: Topic) -> list[tuple[SegmentRef, int, int, int]]:
-    """(segment, last position, entries, bytes) of each ledger; the active one is last."""
-    *sealed, active = topic.log.manifest.segments
-    rows = [(ref, ref.last_position, ref.live_entries, ref.live_bytes) for ref in sealed]
-    last = min(topic.log.last_position, PACKED.last(active.id))
-    entries = max(0, last - active.first_position + 1)
-    return [*rows, (active, last, entries, topic.log.active_bytes if entries else 0)]
-
-
-def storage_bytes(topic: Topic) -> int:
-    """The bytes that the files of the topic's log take on disk."""
-    manifest = topic.log.manifest
-    sizes = sum(manifest.sizes().values()) + sum(r.file_bytes for r in manifest.retired)
-    return sizes + topic.log.active_bytes
-
-
-def stored_above(topic: Topic, position: int) -> tuple[int, int]:
-    """(entries, bytes) above a position."""
-    above = 0
-    size_bytes = 0
-    for _, last, entries, length in ledgers_of(topic):
-        # In the ledger of the position only entries above it count; gaps make them fewer.
-        left = min(entries, max(0, last - position))
-        if left:
-            above += left
-            size_bytes += length * left // entries
-    return above, size_bytes
-
-
-def backlog(topic: Topic, cursor: Cursor) -> tuple[int, int]:
+def backlog(log: Log, cursor: Cursor) -> tuple[int, int]:
     """Unacknowledged (entries, bytes) of the log; bytes of a part are proportional."""
-    return _unacked(cursor, *stored_above(topic, cursor.mark_delete))
+    return _unacked(cursor, *stored_above(log, cursor.mark_delete))
 
 
-def subscription_backlog(topic: Topic, subscription: Subscription) -> Steps[tuple[int, int]]:
+def subscription_backlog(
+    log: Log, reader: TopicReader, subscription: Subscription
+) -> Steps[tuple[int, int]]:
     """(entries, bytes) that a subscription has not received or not acknowledged."""
     cursor = subscription.cursor
-    border = topic.reader.border(subscription.through) if subscription.compacted else -1
-    if topic.log.manifest.view is None or border <= cursor.mark_delete:
-        return backlog(topic, cursor)
-    count = partial(_retained_between, topic.log, cursor.mark_delete, border)
-    entries, size_bytes = yield DiskCall(topic.log, lambda: count)
-    more, more_bytes = stored_above(topic, border)
+    border = reader.border(subscription.through) if subscription.compacted else -1
+    if log.manifest.view is None or border <= cursor.mark_delete:
+        return backlog(log, cursor)
+    count = partial(_retained_between, log, cursor.mark_delete, border)
+    entries, size_bytes = yield DiskCall(log, lambda: count)
+    more, more_bytes = stored_above(log, border)
     return _unacked(cursor, entries + more, size_bytes + more_bytes)
 
 

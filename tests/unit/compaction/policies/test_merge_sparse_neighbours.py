@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lithify.compaction.policies.built_in import Limits
-from lithify.compaction.policies.neighbours import plan_neighbours
+from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from tests.unit.compaction.policies.test_built_in import LIMITS, expect, log, story
 
 

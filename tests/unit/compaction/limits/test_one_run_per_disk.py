@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.compaction.limits.disk_gate import DiskGate, find_gate_directory
+from lithify.compaction.limits.one_run_per_disk import DiskGate, find_gate_directory
 from lithify.errors import RunRefused
 from lithify.fs.local import LocalFileSystem
 from lithify.fs.memory import MemoryFileSystem
