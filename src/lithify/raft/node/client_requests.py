@@ -176,7 +176,7 @@ class ClientRequestHandler:
                 else:
                     self._begin(name, batch.operation, batch.bodies[place], done)
         except Exception:
-            # The client learns that it gets no answer, and the others of the portion go on.
+            # The client gets no answer and is disconnected; the rest of the portion is started.
             log.exception("a request failed", group=name, peer=channel.peer)
             channel.abort("a request failed")
 
