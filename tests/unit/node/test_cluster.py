@@ -185,7 +185,7 @@ def test_the_directory_of_a_member_is_read_without_the_others(
     with pytest.raises(MemberReadsOnly, match="in a cluster with n1, n3"):
         create(alone, "more")
     with pytest.raises(MemberReadsOnly):
-        alone.call(partial(alone.node.remove_member, "n3")).result(PROCESS_S_MAX)
+        alone.call(partial(alone.node.requests.remove_member, "n3")).result(PROCESS_S_MAX)
     alone.close()
     again = {name: three.new(name) for name in three.ports}
     three.start(*again.values())

@@ -101,7 +101,8 @@ class ProcessRequests:
                 raise MayHaveHappened(text.decode()) from result
             # Nothing was done here, except by a change of members whose first step stays.
             begun = begun or isinstance(result, ChangeInterrupted)
-            others = self._others(name)
+            # A leader that is busy is asked again: the others could only name it.
+            others = [] if outcome is OperationOutcome.LEADER_BUSY else self._others(name)
             if others:
                 return await self._forward(name, operation, body, others, begun=begun)
             if isinstance(result, GroupAbsent):
