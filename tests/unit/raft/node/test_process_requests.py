@@ -137,14 +137,16 @@ def test_each_group_has_the_machine_of_its_name_also_after_a_restart(tmp_path: P
     told(story)
 
 
-def test_a_node_with_other_members_does_not_run_without_an_address(tmp_path: Path) -> None:
+def test_without_an_address_a_member_of_a_cluster_is_only_read(tmp_path: Path) -> None:
     peers = {"n2": "127.0.0.1:1"}
 
     async def story() -> None:
         async with running(settings(tmp_path, "n1", peers=peers)):
             pass
-        with pytest.raises(InvalidInput, match="node n1 is in a cluster with n2: it needs an"):
-            RaftNode(alone(tmp_path), LocalFileSystem(), kv_machine)
+        node = RaftNode(alone(tmp_path), LocalFileSystem(), kv_machine)
+        assert node.reads_only
+        assert node.others == ["n2"]
+        node.storage.close()
 
     told(story)
 
