@@ -17,7 +17,7 @@ Any thread may call. A store is opened once; a second caller waits for it, and f
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,13 @@ from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed_directories import StoreDirectories, UnclaimedStore
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
-from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
+from lithify.errors import (
+    InvalidSetting,
+    LithifyError,
+    MissingFile,
+    OpenFailed,
+    is_outcome_unknown,
+)
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.json_settings import changed_settings
 from lithify.log.directory_marks import begin_creation, remove_created
@@ -137,9 +143,11 @@ class BlobStores:
                 except BaseException:
                     store.abandon()
                     raise
-            except BaseException:
-                with suppress(LithifyError):
-                    remove_created(self._fs, self._path(name))
+            except BaseException as error:
+                # If the store may be defined, the mark says what becomes of the directory.
+                if not is_outcome_unknown(error):
+                    with suppress(LithifyError):
+                        remove_created(self._fs, self._path(name))
                 raise
             try:
                 self._directories.created(name)
@@ -235,14 +243,14 @@ class BlobStores:
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
                 self._definitions.remove_store(name)
-            except BaseException:
-                try:
-                    self._directories.unmark(name)
-                except LithifyError:
-                    # Nothing may be acknowledged in a store that the next open, or the next
-                    # attempt, deletes.
-                    self._remove_from_use(name)
-                    raise
+            except BaseException as error:
+                # Nothing may be acknowledged in a store that the next open, or the next attempt,
+                # deletes: one that may be deleted, or whose mark stays.
+                with ExitStack() as stack:
+                    stack.callback(self._remove_from_use, name)
+                    if not is_outcome_unknown(error):
+                        self._directories.unmark(name)
+                        stack.pop_all()
                 raise
             self._remove_from_use(name)
             self.damage.forget(f"blob store {name}")

@@ -45,12 +45,12 @@ from lithify.node.backup.backup_list import (
     copy_file,
     read_list,
 )
-from lithify.topics.definitions.definitions import Definitions, DefinitionsFile
+from lithify.topics.definitions.definitions import Definitions
+from lithify.topics.definitions.definitions_file import DefinitionsFile
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.directories.inventory import INVENTORY, Inventory
 from lithify.topics.directories.topic_directories import TopicDirectories
-from lithify.topics.directories.unclaimed import defines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +221,7 @@ class _Restore:
         for text, topic in self.wanted.topics.items():
             name = TopicName.parse(text)
             parts = [name, *map(name.partition_name, range(topic.partitions))]
-            if any(defines(definitions.current, part) for part in parts):
+            if any(map(definitions.current.defines, parts)):
                 parts = self._lost(name, parts, definitions.current, missing)
             for part in parts:
                 topics.check_free(part)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import MissingLog, UnclaimedDirectory, WriteFailed
+from lithify.errors import LithifyError, MissingLog, UnclaimedDirectory, WriteFailed
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.directory_marks import (
     Deletion,
@@ -38,7 +38,6 @@ from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.inventory import INVENTORY
 from lithify.topics.directories.unclaimed import (
     UnclaimedTopic,
-    defines,
     deletion_of,
     explains,
     group_unclaimed,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lithify.fs import FileSystem
-    from lithify.topics.definitions.definitions import DefinitionsFile
+    from lithify.topics.definitions.definition_store import DefinitionStore
     from lithify.topics.directories.inventory import Inventory
     from lithify.topics.directories.unclaimed import FoundDirectories
 
@@ -78,7 +77,7 @@ class TopicDirectories:
     """The topic directories of one node."""
 
     def __init__(
-        self, fs: FileSystem, root: str, definitions: DefinitionsFile, inventory: Inventory
+        self, fs: FileSystem, root: str, definitions: DefinitionStore, inventory: Inventory
     ) -> None:
         """Finish interrupted deletions and restores, and set unclaimed directories aside."""
         self._fs = fs
@@ -140,8 +139,8 @@ class TopicDirectories:
                 "the inventory of topics cannot be written", topic=str(name), reason=str(error)
             )
         if not self._definitions.current.logs:
-            # If the write fails, the next topic that is opened records it.
-            with suppress(WriteFailed):
+            # If that fails, the next topic that is opened records it.
+            with suppress(LithifyError):
                 self._definitions.change(lambda d: replace(d, logs=True))
 
     def note_logs(self, names: Collection[TopicName]) -> None:
@@ -166,7 +165,7 @@ class TopicDirectories:
         """The topics and partitions in the inventory without a log."""
         definitions = self._definitions.current
         return [
-            MissingTopic(name, self.path(name), defines(definitions, name))
+            MissingTopic(name, self.path(name), definitions.defines(name))
             for name in self._inventory.names()
             if not self._has_log(name)
         ]
@@ -284,7 +283,7 @@ class TopicDirectories:
             self.remove(name, deletion)
         definitions = self._definitions.current
         for name in scanned.unfinished:
-            if defines(definitions, name) and not is_restoring(self._fs, self.path(name)):
+            if definitions.defines(name) and not is_restoring(self._fs, self.path(name)):
                 clear_mark(self._fs, self.path(name), CREATING)
             else:
                 remove_created(self._fs, self.path(name))
@@ -319,7 +318,7 @@ class TopicDirectories:
                 self._inventory.add(new)
             elif not (definitions.logs and definitions.topics) or self._has_directories():
                 # Otherwise all directories are missing, and the scan is not complete.
-                names = [*new, *(name for name in known if defines(definitions, name))]
+                names = [*new, *(name for name in known if definitions.defines(name))]
                 if names or self._inventory.damaged:
                     self._inventory.write(names)
         except WriteFailed as error:
