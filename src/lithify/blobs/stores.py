@@ -144,7 +144,7 @@ class BlobStores:
                     store.abandon()
                     raise
             except BaseException as error:
-                # If the store may be defined, the mark says what becomes of the directory.
+                # If the store may be defined, the next open decides by the mark.
                 if not is_outcome_unknown(error):
                     with suppress(LithifyError):
                         remove_created(self._fs, self._path(name))

@@ -146,7 +146,7 @@ def copy_store(
             fs.sync_dir(target.rpartition("/")[0] or ".")
             define()
         except BaseException as error:
-            # If the target may be defined, its mark says what becomes of it.
+            # If the target may be defined, the next open decides by its mark.
             for unfinished in () if is_outcome_unknown(error) else (copying_to, target):
                 with suppress(LithifyError):
                     remove_created(fs, unfinished)

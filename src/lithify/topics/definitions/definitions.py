@@ -5,7 +5,7 @@
 A namespace belongs to a tenant, a topic and a blob store to a namespace. A tenant or namespace that
 is not empty cannot be removed. `blobs/definition.py` defines the other fields of a store.
 `Definitions` is a value; its methods are pure and return a changed copy. Its mappings may be views
-of definitions that are stored elsewhere (`edited_mapping.py`); nobody changes them.
+of definitions that are stored elsewhere (`edited_mapping.py`), and must not be changed.
 
 `logs` records that topics have had logs: if their directory is missing, data is missing.
 
