@@ -361,5 +361,10 @@ class SparkUnreachable(LithifyError):
 
 
 def is_outcome_unknown(error: BaseException) -> bool:
-    """May the change that raised the error have been made, or still be made?"""
+    """May the change that raised the error have been made, or still be made?
+
+    So may one that was interrupted, for instance by `KeyboardInterrupt`.
+    """
+    if not isinstance(error, Exception):
+        return True
     return isinstance(error, LithifyError) and error.exit_code == OUTCOME_UNKNOWN

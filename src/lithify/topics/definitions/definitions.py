@@ -9,8 +9,8 @@ of definitions that are stored elsewhere (`edited_mapping.py`), and must not be 
 
 `logs` records that topics have had logs: if their directory is missing, data is missing.
 
-The ids and owners of topics, which a cluster gives them, are not part of what users define: they
-are not in the JSON form, and two definitions that differ only in them are equal.
+The ids and owners of topics and stores, which a cluster gives them, are not part of what users
+define: they are not in the JSON form, and two definitions that differ only in them are equal.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "NamespaceDefinition",
     "NotDefined",
     "NotEmpty",
+    "StorePlace",
     "TopicDefinition",
 ]
 
@@ -80,6 +81,14 @@ class TopicDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class StorePlace:
+    """The id and the owner of a blob store."""
+
+    id: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceDefinition:
     """A namespace, with the default settings of its topics."""
 
@@ -98,6 +107,8 @@ class Definitions:
     """Has any topic had a log? Reset when the last topic is deleted."""
     node: str = field(default="", compare=False)
     """The node that has these definitions; empty: the only one."""
+    store_places: Mapping[str, StorePlace] = field(default_factory=dict, compare=False)
+    """Of those stores that have one."""
 
     @classmethod
     def initial(cls) -> Definitions:
