@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.metastore.client import MetastoreClient
+from lithify.metastore.transaction import Put, Transaction
 from lithify.raft.client.client import RaftClient
-from lithify.raft.kv.client import KvClient
 from lithify.raft.net.client_operations import Address
 from lithify.raft.net.cluster_secret import ClusterSecret, ClusterSecretRefused
+from tests.cli.nodes import COMMAND
 from tests.patience import PROCESS_S_MAX, at_most
 from tests.ports import free_port
 
@@ -44,7 +45,7 @@ class Member:
         given = ["--data", str(self.directory / self.name), "--config", str(config)]
         given += ["--pulsar-port", "0", "--http-port", "0"]
         given += ["--node", self.name, "--cluster-port", str(self.port), *peers]
-        command = [sys.executable, "-m", "tests.cli.cluster_server", *given]
+        command = [str(COMMAND), "serve", *given]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
@@ -54,8 +55,8 @@ class Member:
         assert self.process is not None
         assert self.process.stdout is not None
         with at_most(PROCESS_S_MAX, self.process.kill):
-            lines = [self.process.stdout.readline() for _ in range(2)]
-        assert lines[1].startswith("http"), self.log.read_text()
+            lines = [self.process.stdout.readline() for _ in range(3)]
+        assert lines[2] == f"cluster  127.0.0.1:{self.port}\n", self.log.read_text()
 
     def end(self, number: signal.Signals) -> int:
         assert self.process is not None
@@ -93,14 +94,16 @@ def test_three_processes_are_one_cluster(three: list[Member]) -> None:
         async with RaftClient(
             addresses, secret=ClusterSecret(SECRET), timeout_s=PROCESS_S_MAX
         ) as client:
-            store = KvClient(client, "metastore")
-            await store.put(b"k%d" % number, b"v")
+            store = MetastoreClient(client)
+            await store.transact(Transaction(then=(Put(b"k%d" % number, b"v"),)))
             for n in range(number + 1):
-                assert (await store.get(b"k%d" % n)).value == b"v"
+                found = await store.get(b"k%d" % n)
+                assert found is not None
+                assert found.value == b"v"
 
     async def stranger() -> None:
         async with RaftClient(addresses) as client:
-            await KvClient(client, "metastore").put(b"k", b"v")
+            await MetastoreClient(client).get(b"k")
 
     asyncio.run(put_and_get(0))
     with pytest.raises(ClusterSecretRefused):

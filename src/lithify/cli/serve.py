@@ -79,8 +79,14 @@ def serve(
     configure_log_lines(settings.log_level)
     _raise_descriptor_limit()
     _keep_freed_memory()
+    # A node that waits for others does not run the event loop that handles signals later.
+    signal.signal(signal.SIGTERM, _end)
     with Node(settings, events=log_event, what="lithify serve") as opened:
         asyncio.run(_serve(opened))
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def _raise_descriptor_limit() -> None:
@@ -123,3 +129,5 @@ def _print_addresses(addresses: Addresses) -> None:
     typer.echo(f"pulsar  {addresses.pulsar}")
     if addresses.http is not None:
         typer.echo(f"http    {addresses.http}")
+    if addresses.cluster is not None:
+        typer.echo(f"cluster  {addresses.cluster}")

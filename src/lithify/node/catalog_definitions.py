@@ -80,7 +80,10 @@ class DefinitionsCluster(Protocol):
 
     name: str
     catalog: CatalogManager
-    metastore: Metastore
+
+    @property
+    def metastore(self) -> Metastore:
+        """Used in the cluster thread."""
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
         """Run a coroutine function in the cluster thread."""
@@ -214,10 +217,13 @@ class CatalogDefinitions(DefinitionStore):
         with self._writing_copy:
             version = self.catalog.version
             own = own_definitions(self.current)
-            text = own.to_json()
+            text = own.to_json() if version > INITIAL_VERSION else ""
             if text != self._copied:
                 try:
-                    write_definitions(self._fs, self._copy, own)
+                    if text:
+                        write_definitions(self._fs, self._copy, own)
+                    else:
+                        self._remove_copy()
                 except WriteFailed as error:
                     # The definitions are safe. The next change, or start, writes the copy.
                     self._copied = ""
@@ -225,11 +231,20 @@ class CatalogDefinitions(DefinitionStore):
                     return
             self._copied, self._copied_version = text, version
 
+    def _remove_copy(self) -> None:
+        """As a data directory in which nothing was defined."""
+        try:
+            with suppress(FileNotFoundError):
+                self._fs.remove(self._copy)
+        except OSError as error:
+            raise WriteFailed(self._copy, error) from error
+
     def _set_aside_copy(self, events: EventSink) -> None:
         """Keep a copy that names what the catalog does not know."""
         try:
             copied = read_definitions(self._fs, self._copy)
         except LithifyError as error:
+            self._copied = "unreadable"
             set_aside(self._fs, self._copy, str(error), events)
             return
         if copied is None:

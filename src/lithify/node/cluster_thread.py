@@ -25,7 +25,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import LogClosed
-from lithify.logger import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -38,8 +37,6 @@ T = TypeVar("T")
 
 CALLS_S = 2.0
 """How long calls in progress may take when the thread is closed."""
-
-log = get_logger("lithify.node")
 
 
 class ClusterThread:
@@ -93,13 +90,9 @@ class ClusterThread:
             if not self._opened.done():
                 self._opened.set_exception(error)
             else:
-                self._report(error)
+                self._failed(error)
         finally:
             self._ended = True
-
-    def _report(self, error: BaseException) -> None:
-        log.error("the Raft node of the process has failed", reason=str(error))
-        self._failed(error)
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

@@ -1,10 +1,10 @@
 """A node that serves: the broker, HTTP and the maintenance of topics, in one event loop.
 
-1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`), and
-   open the Raft node in a thread of its own (`cluster_thread.py`). If it fails later, the node
-   stops, and `serve` raises the error.
+1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`). If the
+   Raft node, which is open in a thread of its own (`cluster.py`), fails, the node stops, and
+   `serve` raises the error.
 2. Listen for Pulsar clients, then for HTTP. If a port is in use, the start fails here.
-3. Pass the addresses to the caller.
+3. Pass the addresses to the other nodes of the cluster, and to the caller.
 4. Open the topics that are not in use, in the background (`open_topics.py`), and close idle ones
    (`close_idle_topics.py`).
 5. Compact topics and blob stores, on request and by triggers (`compaction_loop.py`); open the
@@ -27,8 +27,7 @@ import os
 import secrets
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify import __version__
@@ -38,6 +37,7 @@ from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
 from lithify.node.close_idle_topics import release_idle
 from lithify.node.compaction_loop import compacting
+from lithify.node.node_registry import NodeAddresses
 from lithify.node.open_file_limit import AcceptErrors, files_max, open_topics_max
 from lithify.node.open_topics import open_rest
 from lithify.node.security import make_access, make_peers, make_tls
@@ -50,22 +50,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 
     from lithify.blobs.stores import BlobStores
-    from lithify.node.cluster_thread import ClusterThread
     from lithify.node.node import Node
     from lithify.node.settings import NodeSettings
     from lithify.pulsar.connection import ClientConnection
-    from lithify.raft.node.node import MachineOf
     from lithify.topics.topic import Topic
 
     MakeApp = Callable[[Broker, BlobStores], Any]
     """Creates the ASGI application for HTTP."""
 
 __all__ = ["Addresses", "CannotListen", "serve"]
-
-RAFT = "raft"
-"""The directory of the Raft node, in the data directory."""
-FIRST_GROUP = "metastore"
-"""The group that a new cluster begins with."""
 
 GOODBYE_S = 2.0
 """How long a connection may take to send pending data when the node stops."""
@@ -91,10 +84,11 @@ class CannotListen(LithifyError):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of a node; `http` is None without HTTP."""
+    """The addresses of a node; `http` is None without HTTP, `cluster` without a cluster port."""
 
     pulsar: str
     http: str | None
+    cluster: str | None = None
 
 
 def authority(host: str, port: int) -> str:
@@ -134,7 +128,7 @@ async def serve(
     await _warm_up()
     asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_clustered(node, cluster_parts(settings), stop))
+        stack.enter_context(_until_failure(node, stop))
         # Pushed first, so it runs last: when no connection is left that could send requests.
         stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
@@ -145,12 +139,14 @@ async def serve(
             url = broker.service_url = f"pulsar://{address}"
         else:
             url = broker.service_url_tls = f"pulsar+ssl://{address}"
-        http = None
+        http, known = None, NodeAddresses(broker.service_url, broker.service_url_tls)
         if make_app is not None:
             app = make_app(broker, node.blobs)
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
+            host = settings.advertised_host or settings.http_host
+            known = replace(known, http=f"{scheme}://{authority(host, http_port)}")
         await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
         topics_max = settings.open_topics_max or open_topics_max(descriptors)
         node.topics.open_max = topics_max
@@ -169,46 +165,29 @@ async def serve(
         # takes a hundred milliseconds instead of a few.
         gc.collect()
         gc.freeze()
-        ready(Addresses(url, http))
+        await asyncio.to_thread(node.cluster.announce, known)
+        ready(Addresses(url, http, node.cluster.address or None))
         await stop.wait()
         broker.end()
 
 
-def cluster_parts(settings: NodeSettings) -> MachineOf | None:  # noqa: ARG001
-    """The machines of the groups that the process runs; None: it runs none."""
-    return None
+@contextmanager
+def _until_failure(node: Node, stop: asyncio.Event) -> Iterator[None]:
+    """If the Raft node of the process fails, the process stops."""
+    loop = asyncio.get_running_loop()
 
-
-@asynccontextmanager
-async def _clustered(
-    node: Node, machine_of: MachineOf | None, stop: asyncio.Event
-) -> AsyncIterator[ClusterThread | None]:
-    """Run the Raft node of the process; if it fails, the process stops."""
-    if machine_of is None:
-        yield None
-        return
-    # Only a node that serves needs it.
-    from lithify.node.cluster_thread import ClusterThread  # noqa: PLC0415
-    from lithify.node.raft_settings import make_raft_settings  # noqa: PLC0415
-    from lithify.raft.node.node import RaftNode  # noqa: PLC0415
-
-    settings, loop = node.settings, asyncio.get_running_loop()
-    directory = f"{os.path.abspath(settings.data)}/{RAFT}"
-    given = make_raft_settings(settings, node.fs, directory, FIRST_GROUP)
-    failures: list[BaseException] = []
-
-    def failed(error: BaseException) -> None:
-        failures.append(error)
+    def failed() -> None:
         loop.call_soon_threadsafe(stop.set)
 
-    cluster = ClusterThread(partial(RaftNode, given, node.fs, machine_of), failed)
-    await asyncio.to_thread(cluster.start)
+    before, node.failed = node.failed, failed
+    if node.cluster.failure is not None:
+        stop.set()
     try:
-        yield cluster
+        yield
     finally:
-        await asyncio.to_thread(cluster.close)
-    if failures:
-        raise failures[0]
+        node.failed = before
+    if node.cluster.failure is not None:
+        raise node.cluster.failure
 
 
 async def _warm_up() -> None:

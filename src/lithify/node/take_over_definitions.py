@@ -89,7 +89,8 @@ def _batches(found: Definitions) -> Iterator[Definitions]:
     batch: dict[str, Any] = {}
     size_bytes = 0
     for kind, name, value, partitions in rows:
-        one = len(replace(_NOTHING, **{kind: {name: value}}).to_json()) + partitions * OWNER_BYTES
+        entry: dict[str, Any] = {kind: {name: value}}
+        one = len(replace(_NOTHING, **entry).to_json()) + partitions * OWNER_BYTES
         if batch and size_bytes + one > BATCH_BYTES:
             yield replace(_NOTHING, **batch)
             batch, size_bytes = {}, 0

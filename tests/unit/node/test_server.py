@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import threading
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -16,15 +15,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lithify.clock import ManualClock
-from lithify.errors import InvalidInput
+from lithify.errors import InvalidInput, LogClosed
 from lithify.fs import LocalFileSystem
-from lithify.node.cluster_thread import ClusterThread
+from lithify.metastore.machine import MetastoreMachine
 from lithify.node.node import Node
 from lithify.node.server import CannotListen, authority, maintain_files
 from lithify.node.settings import NodeSettings
 from lithify.pulsar.wire import wire_pb2 as wire
-from lithify.raft.kv.machine import KvMachine, kv_machine
-from lithify.raft.node.identity import stored_owner
 from lithify.settings import Durability
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
@@ -273,72 +270,62 @@ def test_a_serving_node_maintains_its_topics(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))
 
 
-def test_the_raft_node_of_the_process_is_open_while_it_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lithify.node.server.cluster_parts", lambda _: kv_machine)
-    names = set()
-
+def test_the_node_registers_its_addresses_while_it_serves(tmp_path: Path) -> None:
     async def story() -> None:
-        with open_node(tmp_path, tick_ms=20) as node:
-            async with serving(node):
-                owner = stored_owner(node.fs, str(tmp_path / "data" / "raft"))
-                assert owner is not None
-                names.add(owner)
-                assert "lithify-cluster" in {thread.name for thread in threading.enumerate()}
-            assert "lithify-cluster" not in {thread.name for thread in threading.enumerate()}
+        with open_node(tmp_path) as node, open_node(tmp_path / "other") as other:
+            assert node.cluster.nodes()[node.cluster.name].pulsar == ""
+            async with serving(node) as addresses:
+                known = node.cluster.nodes()[node.cluster.name]
+                assert (known.pulsar, known.cluster) == (addresses.pulsar, "")
+                assert addresses.cluster is None
+            assert other.cluster.name != node.cluster.name
 
     asyncio.run(story())
-    asyncio.run(story())
-    assert len(names) == 1, "the name is drawn once"
 
 
-def test_a_raft_directory_of_another_node_stops_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lithify.node.server.cluster_parts", lambda _: kv_machine)
-
-    async def story(name: str) -> None:
-        with open_node(tmp_path, node=name) as node:
-            async with serving(node):
-                pass
-
-    asyncio.run(story("n1"))
-    with pytest.raises(InvalidInput, match="belongs to node n1 of cluster lithify, not to n2"):
-        asyncio.run(story("n2"))
-
-
-class Failing(KvMachine):
-    """Does not understand what was committed."""
-
-    def query(self, *_: Any) -> bytes:
-        raise RuntimeError("no such query")
+def test_a_raft_directory_of_another_node_stops_the_start(tmp_path: Path) -> None:
+    open_node(tmp_path, node="n1").close()
+    for _ in range(2):
+        # The directory is released each time.
+        with pytest.raises(InvalidInput, match="belongs to node n1 of cluster lithify, not to n2"):
+            open_node(tmp_path, node="n2")
+    open_node(tmp_path, node="n1").close()
 
 
 def test_a_raft_node_that_fails_stops_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.node.server.cluster_parts", lambda _: lambda _: Failing())
-    opened: list[ClusterThread] = []
-    start = ClusterThread.start
-
-    def started(cluster: ClusterThread) -> None:
-        opened.append(cluster)
-        start(cluster)
-
-    monkeypatch.setattr(ClusterThread, "start", started)
+    def fails(*_: Any) -> bytes:
+        raise RuntimeError("no such query")
 
     async def story() -> None:
-        with open_node(tmp_path, tick_ms=20) as node:
+        with open_node(tmp_path) as node:
             stop = asyncio.Event()
             ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(node.serve(stop=stop, ready=ready.set_result))
             await ready
-            [cluster] = opened
-            with suppress(Exception):
-                await asyncio.wrap_future(cluster.call(lambda: cluster.node.read("metastore", b"")))
-            await asyncio.wait_for(task, PROCESS_S_MAX)
+            with monkeypatch.context() as patched:
+                patched.setattr(MetastoreMachine, "query", fails)
+                with suppress(Exception):
+                    await asyncio.wrap_future(node.cluster.call(node.cluster.metastore.status))
+                await asyncio.wait_for(task, PROCESS_S_MAX)
 
     with pytest.raises(RuntimeError, match="no such query"):
         asyncio.run(story())
+
+
+def test_a_raft_node_that_fails_while_nothing_serves_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> bytes:
+        raise RuntimeError("no such query")
+
+    with open_node(tmp_path) as node:
+        with monkeypatch.context() as patched:
+            patched.setattr(MetastoreMachine, "query", fails)
+            with suppress(Exception):
+                node.cluster.call(node.cluster.metastore.status).result(PROCESS_S_MAX)
+        node.cluster.close()
+        with pytest.raises(LogClosed):
+            node.cluster.call(node.cluster.metastore.status)
     assert "the Raft node of the process has failed" in caplog.text

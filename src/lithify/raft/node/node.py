@@ -222,7 +222,9 @@ class RaftNode:
         # Members that are added later find the identity of the first one in the log.
         own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
         members = Config(first, identities=own)
-        made, notices = self.settings.group.core, GroupLogLines(group_of(key))
+        is_alone = self.settings.listen is None
+        notices = GroupLogLines(group_of(key), is_alone=is_alone)
+        made = self.settings.group.core
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
             given = replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)

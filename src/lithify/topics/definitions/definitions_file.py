@@ -12,9 +12,10 @@ One process changes a file; any process may read it.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lithify.errors import DamagedFile, ReadFailed, WriteFailed
+from lithify.errors import DamagedFile, InvalidInput, ReadFailed, WriteFailed
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.topics.definitions.definition_store import DefinitionStore
@@ -29,6 +30,7 @@ __all__ = [
     "COPY",
     "DEFINITIONS",
     "DefinitionsFile",
+    "PendingDefinitions",
     "read_definitions",
     "read_definitions_in",
     "write_definitions",
@@ -64,6 +66,44 @@ class DefinitionsFile(DefinitionStore):
                 self._current = new
         for watcher in self.watchers:
             watcher()
+        return new
+
+
+class PendingDefinitions(DefinitionStore):
+    """The definitions of a data directory that no node has open, for a restore.
+
+    What is added is written to the file `definitions`, which the next start takes over. What the
+    copy has is in the catalog, which only a node can change.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        super().__init__()
+        self._fs = fs
+        self._path = f"{directory}/{DEFINITIONS}"
+        self._copy = read_definitions(fs, f"{directory}/{COPY}") or Definitions()
+        found = read_definitions_in(fs, directory)
+        self.found = found is not None
+        self._current = found or Definitions.initial()
+
+    @property
+    def current(self) -> Definitions:
+        """See `DefinitionStore`."""
+        return self._current
+
+    def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
+        """See `DefinitionStore`; refused if it changes what is in the catalog."""
+        new = edit(self._current)
+        copy = self._copy
+        for kind in ("topics", "stores"):
+            now = getattr(new, kind)
+            for name, each in getattr(copy, kind).items():
+                if now.get(name) != each:
+                    raise InvalidInput(f"{name} is in the catalog: start the node, and try again")
+        if new != self._current:
+            topics = {name: each for name, each in new.topics.items() if name not in copy.topics}
+            stores = {name: row for name, row in new.stores.items() if name not in copy.stores}
+            write_definitions(self._fs, self._path, replace(new, topics=topics, stores=stores))
+            self._current = new
         return new
 
 
