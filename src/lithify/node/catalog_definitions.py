@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lithify.metastore.metastore import Metastore
     from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
 
-__all__ = ["CatalogDefinitions", "DefinitionsCluster", "OutcomeUnknown"]
+__all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ INITIAL_VERSION = 1
 log = get_logger("lithify.node")
 
 
-class OutcomeUnknown(LithifyError):
+class DefinitionsUnknown(LithifyError):
     """The node stopped during a change: it was made, or was not, or still may be."""
 
     exit_code = OUTCOME_UNKNOWN
@@ -178,7 +178,7 @@ class CatalogDefinitions(DefinitionStore):
         try:
             return self._cluster.call(function).result()
         except CancelledError as error:
-            raise OutcomeUnknown(
+            raise DefinitionsUnknown(
                 "the node has stopped while definitions were changed: the outcome is unknown"
             ) from error
 

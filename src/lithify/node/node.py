@@ -10,7 +10,7 @@
 
     DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/raft/         the Raft node with the metastore and the catalog, see `cluster.py`
-    DIRECTORY/definitions   definitions that the catalog takes over when the node opens
+    DIRECTORY/definitions   definitions that are imported into the catalog when the node opens
     DIRECTORY/definitions.copy      what the catalog defines of this node, for other processes
     DIRECTORY/RESERVE       space reserved for a full disk, see `fs/full_disk_reserve.py`
     DIRECTORY/topics/       see `topics/topics.py`
@@ -18,7 +18,7 @@
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
 A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
-(`catalog_definitions.py`, `take_over_definitions.py`), topics, blob stores. As a library
+(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores. As a library
 it has no socket, and no thread but those of the cluster, which is a cluster of one: each call does
 its work on the caller's thread before it returns. `serve` adds a broker for the same topics and
 runs in an event loop until it is stopped.
@@ -42,7 +42,7 @@ from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.cluster import Cluster
-from lithify.node.take_over_definitions import take_over_definitions
+from lithify.node.import_definitions import import_definitions
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.topics import Topics
 
@@ -106,7 +106,7 @@ class Node:
                 self.cluster.start()
             opening.callback(self.cluster.close)
             definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
-            take_over_definitions(self.fs, directory, definitions)
+            import_definitions(self.fs, directory, definitions)
             self.topics = Topics(
                 self.fs,
                 directory,

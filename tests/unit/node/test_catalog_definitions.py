@@ -111,7 +111,7 @@ def test_an_edit_is_one_version_and_none_if_it_changes_nothing(cluster: MemoryCl
     assert definitions.catalog.version == before + 1
 
 
-def test_what_is_above_others_is_removed_with_them(cluster: MemoryCluster) -> None:
+def test_tenants_and_namespaces_are_removed_with_their_topics(cluster: MemoryCluster) -> None:
     definitions = opened(cluster.member())
     name = TopicName(SHOP, "a")
     definitions.change(
@@ -236,7 +236,7 @@ def test_permissions_are_the_same_objects_until_they_change(cluster: MemoryClust
     assert definitions.current is definitions.current
 
 
-def test_watchers_are_told_of_changes_of_all_nodes_before_a_change_returns(
+def test_watchers_are_called_for_changes_of_all_nodes_before_a_change_returns(
     cluster: MemoryCluster,
 ) -> None:
     one, two = (opened(cluster.member(name)) for name in ("n1", "n2"))
@@ -262,8 +262,8 @@ def test_that_topics_have_had_logs_is_kept_per_node(cluster: MemoryCluster) -> N
     assert one.current.logs
     assert not two.current.logs
     assert opened(cluster.member("n1")).current.logs
-    one.change(lambda d: d.without_topic(topic("a")))
-    assert not one.current.logs
+    after = one.change(lambda d: d.without_topic(topic("a")))
+    assert not after.logs
     assert not opened(cluster.member("n1")).current.logs
 
 

@@ -9,7 +9,7 @@ since.
 
 1. Lock `UNFINISHED` in the target, which must be empty or hold an unfinished backup; remove what
    that has left.
-2. Read the definitions.
+2. Read the definitions: the copy that a node keeps for this, not the directory of its catalog.
 3. Save each topic: its cursors first and its log after them. A cursor must never be ahead of the
    log, or messages produced after a restore would count as acknowledged. Its schemas are last:
    every message in the copy finds its schema.
@@ -78,6 +78,7 @@ from lithify.node.backup.backup_list import (
 from lithify.positions import NO_POSITION
 from lithify.topics.definitions.definitions import Definitions, TopicDefinition
 from lithify.topics.definitions.definitions_file import (
+    COPY,
     DEFINITIONS,
     read_definitions_in,
     write_definitions,
@@ -217,7 +218,8 @@ class _Backup:
         self.listed = self._listed()
         if read is None and self._unclaimed(definitions):
             raise InvalidInput(
-                f"{self.data} has data, but its file definitions is missing: adopt the data first"
+                f"{self.data} has data, but neither a file {DEFINITIONS} nor {COPY}: start its "
+                "node and adopt what is unclaimed"
             )
         for text, topic in sorted(definitions.topics.items()):
             name = TopicName.parse(text)

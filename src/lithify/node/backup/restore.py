@@ -11,7 +11,7 @@
    and check the size and CRC of each against the list. All are copies: the backup never changes.
 4. Verify every byte of each log and store as it is now in the data directory.
 5. Write the definitions: those of what was restored, and of its tenants and namespaces if they are
-   missing. From here on it exists. The next start of the node takes them over into its catalog.
+   missing. From here on it exists. The next start of the node imports them into its catalog.
 6. Remove the marks.
 
 A kill before step 5 leaves directories that are marked and not defined: the next open, or the next

@@ -1,6 +1,6 @@
 """Definitions in a file.
 
-    DIRECTORY/definitions        in a backup; in a data directory until the catalog takes it over
+    DIRECTORY/definitions        in a backup; in a data directory to be imported into the catalog
     DIRECTORY/definitions.copy   what the catalog says of this node, for other processes to read
 
 A file is one checked line (`fs/checked_lines.py`) with the JSON form of the definitions, which each
@@ -72,8 +72,8 @@ class DefinitionsFile(DefinitionStore):
 class PendingDefinitions(DefinitionStore):
     """The definitions of a data directory that no node has open, for a restore.
 
-    What is added is written to the file `definitions`, which the next start takes over. What the
-    copy has is in the catalog, which only a node can change.
+    What is added is written to the file `definitions`, which the next start imports. What the copy
+    has is in the catalog, which only a node can change.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:

@@ -1,4 +1,4 @@
-"""Takes the file `definitions` of a data directory over into the catalog.
+"""Imports the file `definitions` of a data directory into the catalog.
 
     DIRECTORY/definitions              written by version 0.1, or by a restore
     DIRECTORY/definitions.taken-over   the same file afterwards; nothing reads it
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.node.catalog_definitions import CatalogDefinitions
 
-__all__ = ["TAKEN_OVER", "take_over_definitions"]
+__all__ = ["IMPORTED", "import_definitions"]
 
-TAKEN_OVER = "definitions.taken-over"
+IMPORTED = "definitions.taken-over"
 
 BATCH_BYTES = 256 * 1024
 """Of the JSON form of what a batch adds; an update of the catalog has at most 1 MiB."""
@@ -51,7 +51,7 @@ _NOTHING = Definitions()
 log = get_logger("lithify.node")
 
 
-def take_over_definitions(fs: FileSystem, directory: str, definitions: CatalogDefinitions) -> None:
+def import_definitions(fs: FileSystem, directory: str, definitions: CatalogDefinitions) -> None:
     """See the module; without a file nothing happens."""
     path = f"{directory}/{DEFINITIONS}"
     found = read_definitions(fs, path)
@@ -66,15 +66,15 @@ def take_over_definitions(fs: FileSystem, directory: str, definitions: CatalogDe
         definitions.change(lambda d: replace(d, logs=True))
     _warn_of_others(found, definitions.current)
     try:
-        fs.rename(path, f"{directory}/{TAKEN_OVER}")
+        fs.rename(path, f"{directory}/{IMPORTED}")
         fs.sync_dir(directory)
     except OSError as error:
         raise WriteFailed(path, error) from error
     log.info(
-        "the definitions were taken over into the catalog",
+        "the definitions were imported into the catalog",
         topics=len(found.topics),
         stores=len(found.stores),
-        kept_as=TAKEN_OVER,
+        kept_as=IMPORTED,
     )
 
 
