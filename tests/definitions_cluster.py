@@ -19,9 +19,10 @@ from lithify.clock import ManualClock
 from lithify.testing.memory_metastore import MemoryMetastoreCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from concurrent.futures import Future
 
+    from lithify.node.node_registry import NodeAddresses
     from lithify.testing.memory_metastore import MemoryMetastore
 
 T = TypeVar("T")
@@ -40,7 +41,12 @@ class Member:
         self.name = name
         self.catalog = catalog
         self.metastore = metastore
+        self.addresses: dict[str, NodeAddresses] = {}
+        """Of the nodes that are known; a test sets them."""
         self._loop = loop
+
+    def nodes(self) -> Mapping[str, NodeAddresses]:
+        return self.addresses
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(function(), self._loop)

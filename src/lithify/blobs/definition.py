@@ -44,6 +44,12 @@ class StoreDefinitions(Protocol):
     def stores(self) -> Mapping[str, dict[str, Any]]:
         """The definitions of all stores, by name."""
 
+    def owns_store(self, name: str) -> bool:
+        """Is a store defined, with its data on this node?"""
+
+    def check_store_owner(self, name: str) -> None:
+        """Raise `NotOwner` if a store belongs to another node."""
+
     def add_store(self, name: str, row: dict[str, Any]) -> None:
         """Add a definition; durable when it returns."""
 

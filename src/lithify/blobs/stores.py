@@ -174,6 +174,7 @@ class BlobStores:
                 raise InvalidSetting(each, None, f"one of {', '.join(known)}")
         with self._claims.of([name]):
             definition = self.definition(name)
+            self._definitions.check_store_owner(name)
             own = changed_settings(definition.settings, given, unset)
             applied = with_settings(self.settings, own)
             self._definitions.change_store(name, lambda row: {**row, "settings": own})
@@ -192,6 +193,7 @@ class BlobStores:
         """Create a store of another shape, which must not exist, from the valid records of one."""
         check_store_name(target)
         known = self.definition(source)
+        self._definitions.check_store_owner(source)
         definition = replace(
             known,
             capacity_bytes=capacity_bytes,
@@ -216,12 +218,17 @@ class BlobStores:
     def verify(self, name: str) -> VerifyReport:
         """Check every byte of a store, and its index against a replay of its log."""
         self.definition(name)
+        self._definitions.check_store_owner(name)
         return verify_store(self._fs, self._path(name), self.clock)
 
     def names(self, namespace: str | None = None) -> list[str]:
         """All stores, or those of a namespace, sorted."""
         rows = self._definitions.stores().items()
         return sorted(name for name, row in rows if namespace in (None, row["namespace"]))
+
+    def own_names(self) -> list[str]:
+        """The stores that have their data on this node, sorted."""
+        return list(filter(self._definitions.owns_store, self.names()))
 
     def definition(self, name: str) -> StoreDefinition:
         """The definition of a store; raises `BlobStoreNotFound`."""
@@ -234,6 +241,7 @@ class BlobStores:
         """Delete a store and its files; a blob that is being read is read to its end."""
         with self._claims.of([name]), self.reserve.if_full():
             definition = self.definition(name)
+            self._definitions.check_store_owner(name)
             try:
                 self._directories.check_shape(name, definition)
             except ShapeDiffers as error:
@@ -269,7 +277,7 @@ class BlobStores:
         """Stores that are defined, so they were created, and have no log."""
         return [
             {"store": name, "directory": self._path(name), "defined": True}
-            for name in self.names()
+            for name in self.own_names()
             if not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
         ]
 
@@ -312,6 +320,7 @@ class BlobStores:
             return store
         with self._claims.of([name]), _typed_errors(name):
             definition = self.definition(name)
+            self._definitions.check_store_owner(name)
             store = self._open.get(name)
             if store is None:
                 if self._directories.is_deleted(name):

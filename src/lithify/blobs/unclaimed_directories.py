@@ -160,11 +160,10 @@ class StoreDirectories:
 
     def scan(self) -> dict[str, UnclaimedStore]:
         """Scan the disk for unclaimed stores."""
-        known = self._definitions.stores()
         self.unclaimed = {
             name: UnclaimedStore(name, self.path(name), self._problem(name))
             for name in self._names()
-            if name not in known
+            if not self._definitions.owns_store(name)
             and not self.is_deleted(name)
             and not is_creating(self._fs, self.path(name))
             and not is_empty(self._fs, self.path(name))
@@ -197,7 +196,7 @@ class StoreDirectories:
 
     def _finish_interrupted(self) -> None:
         for name in list(self._names()):
-            known = name in self._definitions.stores()
+            known = self._definitions.owns_store(name)
             path = self.path(name)
             if self.is_deleted(name):
                 if known:

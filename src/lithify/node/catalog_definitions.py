@@ -40,6 +40,7 @@ from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
 from lithify.node.definition_changes import EditDefinitions
 from lithify.node.definition_views import definitions_of, own_definitions
+from lithify.ownership import NodeUrls
 from lithify.topics.definitions.definition_store import DefinitionStore
 from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.definitions.definitions_file import COPY, read_definitions, write_definitions
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.metastore import Metastore
+    from lithify.node.node_registry import NodeAddresses
     from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
 
 __all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
@@ -84,6 +86,9 @@ class DefinitionsCluster(Protocol):
     @property
     def metastore(self) -> Metastore:
         """Used in the cluster thread."""
+
+    def nodes(self) -> Mapping[str, NodeAddresses]:
+        """The nodes of the cluster, as known here now."""
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
         """Run a coroutine function in the cluster thread."""
@@ -152,6 +157,11 @@ class CatalogDefinitions(DefinitionStore):
         self._current = replace(view, tenants=self._of_tenants, namespaces=self._of_namespaces)
         self._of = catalog
 
+    def urls(self, node: str) -> NodeUrls:
+        """See `DefinitionStore`."""
+        found = self._cluster.nodes().get(node)
+        return NodeUrls(found.pulsar, found.pulsar_tls, found.http) if found else NodeUrls()
+
     # --- changing ---------------------------------------------------------------------------
 
     def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
@@ -162,7 +172,9 @@ class CatalogDefinitions(DefinitionStore):
         new = edit(current)
         logs = new.logs
         if not _only_logs(current, new):
-            command = EditDefinitions(edit, self.node, logs=current.logs)
+            nodes = self._cluster.nodes().items()
+            alive = {self.node, *(name for name, each in nodes if each.is_alive)}
+            command = EditDefinitions(edit, self.node, tuple(sorted(alive)), logs=current.logs)
             with _errors_of_definitions():
                 self._wait(partial(self._execute, command))
             logs = command.logs

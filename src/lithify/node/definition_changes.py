@@ -6,8 +6,9 @@ The command is planned on the newest catalog: the edit gets the definitions of t
 changed is turned into changes of the catalog. After a lost race it is planned again, so the edit is
 called again. It must be pure; what it raises refuses the command.
 
-New topics have the owners that the edit gives them, otherwise this node, which also owns new
-stores.
+New topics have the owners that the edit gives them, otherwise one of the nodes that are alive, by
+`catalog/placement.py`. All partitions of a topic are on one node, because they share its schemas. A
+new store is on this node, which has made its files.
 
 Pure.
 """
@@ -29,6 +30,7 @@ from lithify.catalog.commands.tenants_and_namespaces import (
 from lithify.catalog.commands.topics import AddPartitions, CreateTopic, DropTopic
 from lithify.catalog.errors import InvalidDefinition
 from lithify.catalog.objects import ObjectKind
+from lithify.catalog.placement import place
 from lithify.json_settings import encode_settings
 from lithify.node.definition_views import definitions_of
 from lithify.topics.definitions.edited_mapping import differences
@@ -60,10 +62,16 @@ class EditDefinitions:
     """See the module; `logs` is the flag of this node, which the catalog does not have."""
 
     def __init__(
-        self, edit: Callable[[Definitions], Definitions], node: str, *, logs: bool = False
+        self,
+        edit: Callable[[Definitions], Definitions],
+        node: str,
+        alive: tuple[str, ...],
+        *,
+        logs: bool = False,
     ) -> None:
         self._edit = edit
         self._node = node
+        self._alive = alive
         self._logs = logs
         self.logs = logs
         """After the edit."""
@@ -73,16 +81,17 @@ class EditDefinitions:
         before = definitions_of(catalog, self._node, logs=self._logs)
         after = self._edit(before)
         self.logs = after.logs
-        return _Plan(catalog, ids, self._node).run(before, after)
+        return _Plan(catalog, ids, self._node, self._alive).run(before, after)
 
 
 class _Plan:
     """The changes of one edit; each part sees those before it."""
 
-    def __init__(self, catalog: Catalog, ids: NewIds, node: str) -> None:
+    def __init__(self, catalog: Catalog, ids: NewIds, node: str, alive: tuple[str, ...]) -> None:
         self._catalog = catalog
         self._ids = ids
         self._node = node
+        self._alive = alive
         self._changes: list[CatalogChange] = []
 
     def run(self, before: Definitions, after: Definitions) -> list[CatalogChange]:
@@ -137,28 +146,31 @@ class _Plan:
         if new is None:
             self._execute(DropTopic(namespace, name.local))
             return
-        nodes = (self._node,)
         if old is None:
             create = CreateTopic(
                 namespace,
                 name.local,
                 new.partitions,
                 new.settings,
-                owners=new.owners,
-                nodes=nodes,
+                owners=new.owners or self._place() * (new.partitions or 1),
                 created_ms=new.created_ms,
             )
             self._execute(create)
             return
         if new.partitions != old.partitions:
-            added = new.owners[len(old.owners) :]
-            self._execute(AddPartitions(namespace, name.local, new.partitions, added, nodes))
+            added = new.owners[len(old.owners) :] or old.owners[:1] * new.partitions
+            added = added[: max(new.partitions - old.partitions, 0)]
+            self._execute(AddPartitions(namespace, name.local, new.partitions, added))
         topic = self._catalog.topic(namespace, name.local)
         assert topic is not None
         if topic.created_ms != new.created_ms:
             topic = replace(topic, created_ms=new.created_ms)
             self._add([PutObject(topic)])
         self._replace_settings(topic, str(name), new.settings)
+
+    def _place(self) -> tuple[str, ...]:
+        zone = self._catalog.default_zone
+        return place(self._catalog, zone.id if zone is not None else 0, self._alive)
 
     def _change_store(
         self, name: str, old: dict[str, Any] | None, new: dict[str, Any] | None

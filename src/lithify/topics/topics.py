@@ -301,6 +301,7 @@ class Topics:
         definition = self.definitions.current.topics.get(str(name))
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
+        self.definitions.check_owner(name)
         parts = definition.logs_of(name)
         with ExitStack() as stack:
             stack.enter_context(self._claims.of(parts, wait=wait))
@@ -382,6 +383,7 @@ class Topics:
             return self._open.get(name) or self._open_topic(name)
 
     def _open_topic(self, name: TopicName) -> Topic:
+        self.definitions.check_owner(name)
         whole = self._whole(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
@@ -426,7 +428,7 @@ class Topics:
         names = []
         for text, definition in defined:
             for part in definition.logs_of(TopicName.parse(text)):
-                if part in self._open:
+                if part in self._open or not self.definitions.current.owns(part):
                     continue
                 with suppress(MissingLog):
                     if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
@@ -443,6 +445,7 @@ class Topics:
         schemas = self.opened_schemas(name)
         if schemas is None:
             name = self._whole(name)
+            self.definitions.check_owner(name)
             self._missing.check(name)
             new = Schemas(self._fs, self._path(name), clock=self._clock)
             # Another thread may have been faster.

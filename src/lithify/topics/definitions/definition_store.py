@@ -16,10 +16,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from lithify.ownership import NodeUrls, NotOwner
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lithify.topics.definitions.definitions import Definitions
+    from lithify.topics.definitions.topic_names import TopicName
 
 __all__ = ["DefinitionStore"]
 
@@ -41,6 +44,29 @@ class DefinitionStore(ABC):
     @abstractmethod
     def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
         """Replace the definitions by `edit(current)`; durable when it returns."""
+
+    # --- owners -----------------------------------------------------------------------------
+
+    def urls(self, node: str) -> NodeUrls:  # noqa: ARG002  (a file knows no other nodes)
+        """Where a node serves clients, as known here now."""
+        return NodeUrls()
+
+    def check_owner(self, name: TopicName) -> None:
+        """Raise `NotOwner` if a topic or partition belongs to another node."""
+        self._check_here(f"topic {name}", self.current.owner(name))
+
+    def owns_store(self, name: str) -> bool:
+        """Is a blob store defined, with its data on this node?"""
+        return self.current.owns_store(name)
+
+    def check_store_owner(self, name: str) -> None:
+        """Raise `NotOwner` if a blob store belongs to another node."""
+        place = self.current.store_places.get(name)
+        self._check_here(f"blob store {name}", place.owner if place is not None else "")
+
+    def _check_here(self, what: str, owner: str) -> None:
+        if owner not in ("", self.current.node):
+            raise NotOwner(what, owner, self.urls(owner))
 
     # --- blob stores ------------------------------------------------------------------------
 

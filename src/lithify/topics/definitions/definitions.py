@@ -187,6 +187,23 @@ class Definitions:
         whole = self.topics.get(str(name.whole)) if number >= 0 else None
         return whole is not None and number < whole.partitions
 
+    def owner(self, name: TopicName) -> str:
+        """The node of a topic or partition, of a partitioned topic that of the first one; or ""."""
+        topic, number = self.topics.get(str(name)), 0
+        if topic is None:
+            topic, number = self.topics.get(str(name.whole)), name.partition
+        owners = topic.owners if topic is not None else ()
+        return owners[number] if 0 <= number < len(owners) else ""
+
+    def owns(self, name: TopicName) -> bool:
+        """Is it a topic, or a partition of one, that has its data on this node?"""
+        return self.defines(name) and self.owner(name) in ("", self.node)
+
+    def owns_store(self, name: str) -> bool:
+        """Is it a blob store that has its data on this node?"""
+        place = self.store_places.get(name)
+        return name in self.stores and (place is None or place.owner == self.node)
+
     def with_new_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
         """Add a topic; neither it nor one of its partitions may exist."""
         parts = map(name.partition_name, range(topic.partitions))

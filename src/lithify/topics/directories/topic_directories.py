@@ -119,7 +119,9 @@ class TopicDirectories:
     def check_root(self, name: TopicName) -> None:
         """Raise `MissingLog` if the directories of all topics are missing: an unmounted disk."""
         definitions = self._definitions.current
-        if definitions.logs and definitions.topics and not self._has_directories():
+        if not definitions.logs or self._has_directories():
+            return
+        if any(map(definitions.owns, map(TopicName.parse, definitions.topics))):
             raise MissingLog(self._root, str(name), "the definitions say that topics have logs")
 
     def _has_directories(self) -> bool:

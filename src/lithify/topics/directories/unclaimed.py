@@ -95,7 +95,7 @@ def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicNam
     definition = definitions.topics.get(str(name))
     if definition is not None and definition.partitions:
         return not fs.exists(f"{root}/{name.path}/log")
-    return definitions.defines(name)
+    return definitions.owns(name)
 
 
 def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> FoundDirectories:
