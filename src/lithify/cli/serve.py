@@ -121,7 +121,7 @@ async def _serve(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    make_app = partial(create_app, metrics_open=node.settings.metrics_open)
+    make_app = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
     await node.serve(stop=stop, ready=_print_addresses, make_app=make_app)
 
 

@@ -113,6 +113,11 @@ class LocalMetastore(MetastoreRequests):
         while GROUP not in self._node.groups:
             await self._next_applied(TIME_AGAIN_S)
 
+    async def wait_committed(self) -> None:
+        """Return when everything that this member knows to be committed is applied here."""
+        while self.group.applied_index < self.group.status().commit:
+            await self._next_applied(TIME_AGAIN_S)
+
     def purge(self, changes_max: int) -> bool:
         """Remove some of what no read above the floor can see; returns whether that was all.
 

@@ -10,6 +10,9 @@
 catalog, and reads which nodes there are. While it waits, a log line says for which nodes. A node
 alone is its own quorum, and opens no port.
 
+If the directory belongs to a member of a larger cluster and there is no cluster port, the cluster
+is only **read**: as far as this node knew it when it was stopped. Changes raise `MemberReadsOnly`.
+
 A node with the name of another one, or of another cluster, is refused by the others
 (`raft/net/transport.py`, `node_registry.py`).
 
@@ -40,7 +43,7 @@ from lithify.metastore.maintenance import maintained
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
-from lithify.raft.errors import GroupAbsent
+from lithify.raft.errors import GroupAbsent, MemberReadsOnly
 from lithify.raft.node.node import RaftNode
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.fs import FileSystem
+    from lithify.metastore.metastore import KeyValue, Rows
     from lithify.node.settings import NodeSettings
     from lithify.raft.core import Config
 
@@ -91,6 +95,9 @@ class Cluster:
         self._config: Config | None = None
         self._beginning: Future[None] | None = None
         self._is_closing = False
+        self._leader = ""
+        self.leader_changes = 0
+        """Times that another node has become the leader of the metastore, as seen here."""
         self._registry: NodeRegistry
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
@@ -141,6 +148,11 @@ class Cluster:
         except GroupAbsent:
             return False
 
+    def check_serving(self) -> None:
+        """Refuse to serve clients from what can only be read."""
+        if self.node.reads_only:
+            raise MemberReadsOnly(self.name, self.node.others)
+
     @property
     def address(self) -> str:
         """The address for other nodes; empty if there is none."""
@@ -164,10 +176,16 @@ class Cluster:
 
     async def _begin(self) -> None:
         node = self._thread.node
-        self.metastore = metastore = LocalMetastore(node, self._clock)
+        kind = _OwnState if node.reads_only else LocalMetastore
+        self.metastore = metastore = kind(node, self._clock)
         self.catalog = CatalogManager(metastore, self._clock, timing=self._timing)
         identity = node.identity.recognition.own
         self._registry = NodeRegistry(metastore, self._clock, self.name, identity)
+        if node.reads_only:
+            await metastore.wait_committed()
+            await self.catalog.start()
+            self._applied(GROUP)
+            return
         await self._stack.enter_async_context(maintained(metastore, self._clock))
         saying = asyncio.create_task(self._say_whom())
         try:
@@ -176,6 +194,7 @@ class Cluster:
             saying.cancel()
         await self._until_available(self.catalog.start)
         node.listeners.on_applied(self._applied)
+        node.listeners.on_leader(self._led)
         self._applied(GROUP)
         await self._until_available(self._registry.load)
         for work in (self._registry.register, self._registry.follow):
@@ -221,6 +240,17 @@ class Cluster:
             self._config = config
             self._registry.set_members(config.members, self.node.transport.book)
 
+    def _led(self, group: str, leader: str, _: int) -> None:
+        if group != GROUP:
+            return
+        if leader and leader != self._leader:
+            self._leader = leader
+            self.leader_changes += 1
+        if GROUP not in self.node.groups:
+            # This node was removed.
+            self._config = None
+            self._registry.set_members((), {})
+
     async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
@@ -242,6 +272,20 @@ class Cluster:
                 await asyncio.wait_for(self._registry.leave(), LEAVE_S)
             await self.catalog.stop()
         await self._stack.aclose()
+
+
+class _OwnState(LocalMetastore):
+    """The metastore as this node knew it, which nothing changes."""
+
+    async def get(self, key: bytes, *, revision: int = 0, **_: bool) -> KeyValue | None:
+        """See `Metastore`."""
+        return await super().get(key, revision=revision, local=True)
+
+    async def range(
+        self, start: bytes, end: bytes, *, revision: int = 0, limit: int = 0, **_: bool
+    ) -> Rows:
+        """See `Metastore`."""
+        return await super().range(start, end, revision=revision, limit=limit, local=True)
 
 
 def _machine_of(group: str) -> MetastoreMachine:

@@ -143,7 +143,7 @@ class NodeRegistry:
     async def _write(self) -> None:
         """Write the own key, if it differs."""
         alone = self._is_alone
-        if alone and not self._is_announced:
+        if self._node not in self._members or (alone and not self._is_announced):
             return
         found = await self._metastore.get(self._key)
         if found is not None and self._is_taken(found):

@@ -104,6 +104,7 @@ async def serve(
     make_app: MakeApp | None,
 ) -> None:
     """Serve clients until `stop` is set."""
+    node.cluster.check_serving()
     settings = node.settings
     security = settings.security
     access = make_access(
@@ -147,20 +148,7 @@ async def serve(
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
             host = settings.advertised_host or settings.http_host
             known = replace(known, http=f"{scheme}://{authority(host, http_port)}")
-        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
-        topics_max = settings.open_topics_max or open_topics_max(descriptors)
-        node.topics.open_max = topics_max
-        # The last quarter is for topics that clients use.
-        await stack.enter_async_context(
-            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
-        )
-        idle_s = settings.topic_idle_ms / 1000
-        await stack.enter_async_context(
-            _background(lambda ended: release_idle(broker, ended, idle_s))
-        )
-        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
-        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
-        await stack.enter_async_context(compacting(node))
+        await stack.enter_async_context(_maintained(node, broker, descriptors))
         # All objects so far are permanent: without this, a full collection, which stops the loop,
         # takes a hundred milliseconds instead of a few.
         gc.collect()
@@ -274,6 +262,28 @@ async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> Async
         # Not cancelled: its thread would continue while the topics are closed.
         ended.set()
         await task
+
+
+@asynccontextmanager
+async def _maintained(node: Node, broker: Broker, descriptors: int) -> AsyncIterator[None]:
+    """Run everything that is not for a client."""
+    settings = node.settings
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
+        topics_max = settings.open_topics_max or open_topics_max(descriptors)
+        node.topics.open_max = topics_max
+        # The last quarter is for topics that clients use.
+        await stack.enter_async_context(
+            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
+        )
+        idle_s = settings.topic_idle_ms / 1000
+        await stack.enter_async_context(
+            _background(lambda ended: release_idle(broker, ended, idle_s))
+        )
+        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
+        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
+        await stack.enter_async_context(compacting(node))
+        yield
 
 
 async def _maintain(node: Node, broker: Broker, ended: asyncio.Event) -> None:

@@ -18,6 +18,7 @@ from lithify.fs import LocalFileSystem
 from lithify.node.cluster import Cluster
 from lithify.node.node_registry import NodeAddresses
 from lithify.node.settings import NodeSettings
+from lithify.raft.errors import MemberReadsOnly
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
 
@@ -158,6 +159,37 @@ def test_three_nodes_know_each_other_and_each_others_definitions(
     again.start()
     assert again.catalog.versions.latest.version == version
     until(lambda: nodes["n1"].nodes()["n3"].is_alive)
+    assert three.failures == []
+
+
+def test_the_directory_of_a_member_is_read_without_the_others(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    version = create(nodes["n1"], "acme")
+    for cluster in nodes.values():
+        cluster.close()
+    alone = cluster_at(tmp_path / "n2")
+    alone.start()
+    stack.callback(alone.close)
+    assert (alone.name, alone.is_alone) == ("n2", False)
+    assert alone.catalog.current.version == version
+    assert alone.catalog.current.tenant("acme") is not None
+    assert {name: each.is_alive for name, each in alone.nodes().items()} == {
+        "n1": False,
+        "n2": True,
+        "n3": False,
+    }
+    with pytest.raises(MemberReadsOnly, match="in a cluster with n1, n3"):
+        create(alone, "more")
+    with pytest.raises(MemberReadsOnly):
+        alone.call(partial(alone.node.remove_member, "n3")).result(PROCESS_S_MAX)
+    alone.close()
+    again = {name: three.new(name) for name in three.ports}
+    three.start(*again.values())
+    assert create(again["n2"], "more") == version + 1
     assert three.failures == []
 
 

@@ -25,6 +25,7 @@ _EXIT_CODES: dict[int, int] = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: USAGE,
     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE: USAGE,
     HTTPStatus.UNPROCESSABLE_ENTITY: USAGE,
+    HTTPStatus.GATEWAY_TIMEOUT: OUTCOME_UNKNOWN,
 }
 """Exit codes by status. Other statuses: 4xx is a refusal, 5xx a failure."""
 

@@ -97,7 +97,7 @@ class ProcessClient(Client):
         # A name per broker, so that the generated names of producers are unique.
         name = f"lithify-{secrets.token_hex(4)}"
         broker = Broker(node.topics, name=name, version=f"Lithify {__version__}")
-        self._app = create_app(broker, node.blobs, empty=True)
+        self._app = create_app(broker, node.blobs, member=node.cluster, empty=True)
         self._stack.callback(lambda: self._run(self._loop.shutdown_default_executor()))
         self._stack.callback(lambda: self._run(close_app(self._app)))
         self._stack.callback(lambda: self._run(broker.settled()))

@@ -48,7 +48,7 @@ from lithify.raft.core import (
     StorageAppended,
     Unreachable,
 )
-from lithify.raft.core.values import EntryKind, SnapshotMeta, entry_bytes
+from lithify.raft.core.values import EntryKind, HardState, SnapshotMeta, entry_bytes
 from lithify.raft.errors import EntryUnreadable
 from lithify.raft.group.apply_committed import apply_entries, apply_many_of
 from lithify.raft.group.durable_votes_and_entries import DurableWrites
@@ -216,6 +216,12 @@ class Group(Generic[S]):
         """Messages to a peer were lost."""
         if self.stopped is None:
             self._core.step(Unreachable(peer))
+
+    def save_commit(self) -> None:
+        """Queue the commit index for the disk: a start without the others knows it then."""
+        status = self._core.status()
+        if self.stopped is None and status.config.members != {self.node}:
+            self._storage.wal.save(self.name, HardState(status.term, status.vote, status.commit))
 
     def propose(self, command: bytes, done: Done) -> None:
         """Propose a command, on the leader; `done` gets the machine's reply or an error."""

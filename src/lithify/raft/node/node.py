@@ -30,7 +30,9 @@ stopped until it is removed from its group; the other groups continue.
 Other nodes must accept a new directory before it votes (`raft/net/peer_recognition.py`).
 
 A node without an address is a cluster of one: it opens no port, and its groups have no other
-members. The only voter of a group leads it at once.
+members. The only voter of a group leads it at once. If the groups do have other members, it only
+reads what it knows to be committed: it connects to nothing, does not vote, and refuses all other
+requests of its process (`MemberReadsOnly`).
 
 Everything except the threads of `raft/storage/disk_threads.py` runs in one event loop.
 """
@@ -128,6 +130,8 @@ class RaftNode:
         """By group: the configuration for which connections were last checked."""
         self._ignored: set[tuple[str, str]] = set()
         """(key, sender) of messages that are ignored; each is logged once."""
+        self.reads_only = False
+        """It has no address, and its groups have other members."""
         self._founding = ClusterIdDiscovery(self)
         self._check_ticks = max(1, CHECK_MS // settings.tick_ms)
         try:
@@ -173,16 +177,21 @@ class RaftNode:
             self._check_alone()
 
     def _check_alone(self) -> None:
-        """Refuse to run members of other nodes' groups without an address."""
+        """Without an address, members of groups with other nodes are only read."""
         own, book = self.identity.node, self.identity.book
-        others = {name for config in self.configs() for name in config.members} - {own}
         if self.ailing or not self.groups:
             # Another node must repair it, or add it to a group.
-            others |= book.keys()
-        if others or not self.groups:
-            names = ", ".join(sorted(others)) or "other nodes"
-            what = f"node {own} is in a cluster with {names}: it needs an address for them"
+            names = ", ".join(sorted(book)) or "other nodes"
+            broken = "".join(f"; {each.reason}" for each in self.ailing.values())
+            what = f"node {own} needs an address, because it waits for {names}{broken}"
             raise InvalidInput(what)
+        self.reads_only = bool(self.others)
+
+    @property
+    def others(self) -> list[str]:
+        """The other members of all groups."""
+        found = {name for config in self.configs() for name in config.members}
+        return sorted(found - {self.identity.node})
 
     def _live_of(self, files: str, pieces: Iterable[bytes]) -> LiveSet:
         """The live indexes of a group's state."""
@@ -266,7 +275,7 @@ class RaftNode:
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
             fs, data = self._storage.fs, self.settings.data
             self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
-            stack.push_async_callback(self._close_runs)
+            stack.push_async_callback(self._finish_groups)
             self._answering = ClientRequestHandler(self)
             stack.callback(self._answering.changes.close)
             self._requests = ProcessRequests(self, self._answering)
@@ -282,13 +291,15 @@ class RaftNode:
             )
             settings = self.settings
             self.transport = Transport(self.identity, handlers, settings.tls, settings.secret)
-            await self.transport.start(settings.listen, settings.advertised_host)
+            if not self.reads_only:
+                await self.transport.start(settings.listen, settings.advertised_host)
             stack.push_async_callback(self.transport.close)
             stack.callback(self.listeners.close)
             stack.push_async_callback(self._requests.close)
             self._campaign_alone()
-            ticking = asyncio.create_task(self._tick())
-            stack.callback(ticking.cancel)
+            if not self.reads_only:
+                ticking = asyncio.create_task(self._tick())
+                stack.callback(ticking.cancel)
             ready(self.transport.address)
             stopping = asyncio.create_task(stop.wait())
             ends: list[asyncio.Future[Any]] = [stopping, self._failed]
@@ -302,10 +313,12 @@ class RaftNode:
         for group in self.groups.values():
             if group.config.electorate == {self.identity.node}:
                 group.campaign()
-                self.mark(group)
+            self.mark(group)
 
-    async def _close_runs(self) -> None:
+    async def _finish_groups(self) -> None:
         await self.runs.close(self.groups.values())
+        for group in self.groups.values():
+            group.save_commit()
 
     def _close(self) -> None:
         # All work is done, and no thread is left for more.
@@ -509,6 +522,12 @@ class RaftNode:
         if local:
             return await self._requests.read_local(group, query)
         return await self._requests.ask(group, ClientOperation.READ, query)
+
+    async def administer(
+        self, group: str, operation: ClientOperation, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An operation on a group, or with an empty name on this node; see `ClientOperation`."""
+        return await self._requests.administer(group, operation, given)
 
     async def create_group(self, name: str, members: list[str]) -> None:
         """Create a group with this node and others as members; returns when all have joined."""

@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.raft.client.client import REPEATABLE, TIMEOUT_S, RaftClient
 from lithify.raft.core.configuration import check_name
-from lithify.raft.errors import GroupAbsent
+from lithify.raft.errors import GroupAbsent, MemberReadsOnly
 from lithify.raft.group.proposals_and_reads import CommandResult
 from lithify.raft.net.client_operations import (
     Address,
@@ -85,6 +85,8 @@ class ProcessRequests:
         self, name: str, operation: ClientOperation, body: bytes, timeout_s: float = TIMEOUT_S
     ) -> CommandResult:
         """Send a request to a group; returns (index, reply)."""
+        if self._node.reads_only:
+            raise MemberReadsOnly(self._node.identity.node, self._node.others)
         loop = asyncio.get_running_loop()
         limit_s = loop.time() + timeout_s
         begun = False
@@ -123,6 +125,16 @@ class ProcessRequests:
             raise result
         return result
 
+    async def administer(
+        self, name: str, operation: ClientOperation, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An operation that this node does by itself; the body and the answer are objects."""
+        result = await self._ask_here(name, operation, json.dumps(given).encode(), None)
+        if isinstance(result, LithifyError):
+            raise result
+        answer: dict[str, Any] = json.loads(result.reply)
+        return answer
+
     async def create_group(self, name: str, members: list[str]) -> None:
         """Create a group of which this node is a member."""
         body = json.dumps({"members": members}).encode()
@@ -134,6 +146,9 @@ class ProcessRequests:
 
     async def add_member(self, name: str, address: str, *, voter: bool) -> None:
         """Add a node to the first group."""
+        if self._node.settings.listen is None and not self._node.reads_only:
+            own = self._node.identity.node
+            raise InvalidInput(f"node {own} has no address for other nodes: start it with one")
         group = self._node.groups.get(self._node.settings.first_group)
         voters = frozenset() if group is None else group.config.voters
         if voter and name not in voters and len(voters) >= VOTERS_MAX:

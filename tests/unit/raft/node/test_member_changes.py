@@ -157,7 +157,7 @@ def test_a_change_that_loses_its_leader_after_the_first_step_is_unknown(tmp_path
                 await until(lambda: "n4" in leader.groups["default"].config.learners)
                 for name in await world.others():
                     await world.stop(name)
-                with pytest.raises(MayHaveHappened, match="no leader is known"):
+                with pytest.raises(MayHaveHappened, match="it may have taken effect or not"):
                     await asked
 
     asyncio.run(story())
