@@ -45,8 +45,9 @@ from lithify.errors import (
 )
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.json_settings import changed_settings
-from lithify.log.directory_marks import begin_creation, remove_created
-from lithify.log.file_names import MANIFEST
+from lithify.log.directory_marks import begin_creation, clear_mark, remove_created
+from lithify.log.file_names import MANIFEST, OBJECT
+from lithify.log.object_file import WrongObject
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
 from lithify.names import check_store_name
@@ -150,6 +151,7 @@ class BlobStores:
                         remove_created(self._fs, self._path(name))
                 raise
             try:
+                self._directories.check_object(name)
                 self._directories.created(name)
             except BaseException:
                 # It is defined: the next use removes the mark.
@@ -242,9 +244,11 @@ class BlobStores:
         with self._claims.of([name]), self.reserve.if_full():
             definition = self.definition(name)
             self._definitions.check_store_owner(name)
+            identity = self._definitions.store_identity(name)
             try:
                 self._directories.check_shape(name, definition)
-            except ShapeDiffers as error:
+                self._directories.check_object(name)
+            except (ShapeDiffers, WrongObject) as error:
                 self._definitions.remove_store(name)
                 log.warning("the directory of a deleted blob store is kept", reason=str(error))
                 return
@@ -263,6 +267,7 @@ class BlobStores:
             self._remove_from_use(name)
             self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
+            self._definitions.confirm_removals([identity.id] if identity is not None else ())
 
     def _remove_from_use(self, name: str) -> None:
         """Remove a store from use."""
@@ -307,6 +312,8 @@ class BlobStores:
                 name, namespace, settings or {}, self.clock.now_ms()
             )
             with_settings(self.settings, definition.settings)
+            # It becomes another object. Without the file it is known by its name.
+            clear_mark(self._fs, self._path(name), OBJECT)
             self._definitions.add_store(name, definition.row())
             self._directories.scan()
         log.info("blob store adopted", store=name)
@@ -326,17 +333,21 @@ class BlobStores:
                 if self._directories.is_deleted(name):
                     raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
                 self._directories.check_shape(name, definition)
-                self._directories.created(name)
                 with self.damage.opening(f"blob store {name}"):
+                    self._check_exists(name)
+                    self._directories.check_object(name)
+                    self._directories.created(name)
                     store = self._open_store(name, definition)
                 self._open[name] = self._ready(store)
             return store
 
-    def _open_store(self, name: str, definition: StoreDefinition) -> BlobStore:
+    def _check_exists(self, name: str) -> None:
         manifest = f"{self._path(name)}/{MANIFEST}"
         if not self._fs.exists(manifest):
             # It is defined, so it was created.
             raise MissingFile(manifest, f"the definition of blob store {name}")
+
+    def _open_store(self, name: str, definition: StoreDefinition) -> BlobStore:
         return BlobStore.open(
             self._fs,
             self._path(name),

@@ -32,9 +32,12 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
+from lithify.catalog.objects import ObjectKind
 from lithify.errors import LithifyError, WriteFailed
 from lithify.exit_codes import OUTCOME_UNKNOWN
+from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
@@ -42,12 +45,17 @@ from lithify.node.definition_changes import EditDefinitions
 from lithify.node.definition_views import definitions_of, own_definitions
 from lithify.ownership import NodeUrls
 from lithify.topics.definitions.definition_store import DefinitionStore
-from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
+from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
+    NotDefined,
+    NotEmpty,
+    RemovedObject,
+)
 from lithify.topics.definitions.definitions_file import COPY, read_definitions, write_definitions
 from lithify.topics.definitions.edited_mapping import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from lithify.catalog.catalog import Catalog
@@ -65,6 +73,7 @@ __all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
 
 T = TypeVar("T")
 
+CONFIRMED_TOGETHER = 1000
 INITIAL_VERSION = 1
 """The version that a new cluster begins with."""
 
@@ -185,6 +194,27 @@ class CatalogDefinitions(DefinitionStore):
     def execute(self, commands: Sequence[CatalogCommand]) -> None:
         """Execute a batch of other commands, as `change` does."""
         self._wait(partial(self._execute, *commands))
+
+    def removals(self) -> list[RemovedObject]:
+        """See `DefinitionStore`."""
+        return [
+            RemovedObject(
+                ObjectIdentity(each.id, each.name, each.created_ms),
+                each.partitions,
+                each.of is ObjectKind.STORE,
+            )
+            for each in self.catalog.removals()
+            if self.node in each.nodes
+        ]
+
+    def confirm_removals(self, ids: Collection[int]) -> None:
+        """See `DefinitionStore`."""
+        confirmed = [ConfirmRemoval(each, self.node) for each in ids]
+        for start in range(0, len(confirmed), CONFIRMED_TOGETHER):
+            try:
+                self.execute(confirmed[start : start + CONFIRMED_TOGETHER])
+            except LithifyError as error:
+                log.warning("a removal cannot be confirmed yet", reason=str(error))
 
     def _wait(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:

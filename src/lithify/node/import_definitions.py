@@ -7,7 +7,8 @@
 2. Add to the catalog what it lacks, in batches. This node owns it, because its data is here. A
    tenant or namespace that the catalog has keeps its settings, and gets those that it lacks. If the
    catalog is new, what it begins with and the file lacks is removed before.
-3. Rename the file.
+3. Write the file `OBJECT` into the directories of all of these (`log/object_file.py`).
+4. Rename the file.
 
 A crash leaves the file, and the next start repeats all of it: what was added is in the catalog by
 then. What was deleted between two such starts is added again, without data.
@@ -24,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import WriteFailed
+from lithify.log.object_file import read_object, write_object
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import AlreadyDefined, Definitions, NamespaceDefinition
 from lithify.topics.definitions.definitions_file import DEFINITIONS, read_definitions
@@ -62,6 +64,7 @@ def import_definitions(fs: FileSystem, directory: str, definitions: CatalogDefin
         definitions.found = True
     for batch in _batches(found):
         definitions.change(partial(_with_batch, batch))
+    _write_objects(fs, directory, found, definitions.current)
     if found.logs:
         definitions.change(lambda d: replace(d, logs=True))
     _warn_of_others(found, definitions.current)
@@ -114,6 +117,30 @@ def _with_batch(batch: Definitions, current: Definitions) -> Definitions:
         with suppress(AlreadyDefined):
             current = current.with_store(name, row)
     return current
+
+
+def _write_objects(
+    fs: FileSystem, directory: str, found: Definitions, current: Definitions
+) -> None:
+    """Say in the directories that exist of which objects they are, unless of other ones."""
+    places = [
+        (f"{directory}/topics/{part.path}", current.identity(part))
+        for text, topic in found.topics.items()
+        for part in topic.logs_of(TopicName.parse(text))
+        if current.owns(part)
+    ]
+    places += [
+        (f"{directory}/blobs/{name}", current.store_identity(name))
+        for name in found.stores
+        if current.owns_store(name)
+    ]
+    for path, wanted in places:
+        if wanted is None or not fs.exists(path):
+            continue
+        known = read_object(fs, path)
+        # An id may be that of a catalog that was lost.
+        if known is None or replace(known, id=wanted.id) == wanted != known:
+            write_object(fs, path, wanted)
 
 
 def _without_others(found: Definitions, current: Definitions) -> Definitions:

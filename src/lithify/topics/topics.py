@@ -42,7 +42,8 @@ from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
-from lithify.log.file_names import LOCK
+from lithify.log.directory_marks import clear_mark
+from lithify.log.file_names import LOCK, OBJECT
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
 from lithify.settings import LogSettings
@@ -232,7 +233,9 @@ class Topics:
                 # A crash in between leaves a defined topic without files, which opens empty.
                 # If files cannot be removed, keep the definition: without it they are unclaimed.
                 remove_tree(self._fs, self._path(name))
+                topic = self.definitions.current.topics[str(name)]
                 self.definitions.change(lambda d: d.without_topic(name))
+                self.definitions.confirm_removals([topic.id] if topic.id else ())
             raise
 
     def exists(self, name: str | TopicName) -> bool:
@@ -338,6 +341,7 @@ class Topics:
                 for part in parts:
                     self.damage.forget(f"topic {part}")
                 self._directories.remove(name, deletion)
+                self.definitions.confirm_removals([definition.id] if definition.id else ())
 
         return finish
 
@@ -388,6 +392,7 @@ class Topics:
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         is_new = not self._missing.check(name)
+        self._directories.check_object(name)
         self._check_room()
         with self.damage.opening(f"topic {name}"):
             topic = Topic.open(
@@ -565,7 +570,11 @@ class Topics:
         if topic.partitions and topic.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
         with self._claims.of([name, *map(name.partition_name, topic.partitions)]):
-            self.definitions.change(adopting(self._fs, topic, self.now_ms()))
+            edit = adopting(self._fs, topic, self.now_ms())
+            for directory in topic.directories:
+                # It becomes another object. Without the file it is known by its name.
+                clear_mark(self._fs, directory, OBJECT)
+            self.definitions.change(edit)
             self._directories.note_logs([name, *map(name.partition_name, topic.partitions)])
         self._directories.scan()
         log.info("topic adopted", topic=str(name), partitions=len(topic.partitions))

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from lithify.ownership import NodeUrls, NotOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from lithify.topics.definitions.definitions import Definitions
+    from lithify.log.object_file import ObjectIdentity
+    from lithify.topics.definitions.definitions import Definitions, RemovedObject
     from lithify.topics.definitions.topic_names import TopicName
 
 __all__ = ["DefinitionStore"]
@@ -55,6 +56,10 @@ class DefinitionStore(ABC):
         """Raise `NotOwner` if a topic or partition belongs to another node."""
         self._check_here(f"topic {name}", self.current.owner(name))
 
+    def store_identity(self, name: str) -> ObjectIdentity | None:
+        """What the directory of a blob store must be of; None if there are no ids."""
+        return self.current.store_identity(name)
+
     def owns_store(self, name: str) -> bool:
         """Is a blob store defined, with its data on this node?"""
         return self.current.owns_store(name)
@@ -67,6 +72,18 @@ class DefinitionStore(ABC):
     def _check_here(self, what: str, owner: str) -> None:
         if owner not in ("", self.current.node):
             raise NotOwner(what, owner, self.urls(owner))
+
+    # --- removals ---------------------------------------------------------------------------
+
+    def removals(self) -> list[RemovedObject]:
+        """What was deleted, and this node has not confirmed."""
+        return []
+
+    def confirm_removals(self, ids: Collection[int]) -> None:  # noqa: B027  (a file has none)
+        """Say that this node has no directories of objects that were deleted.
+
+        A failure is logged only: it is repeated when the node starts.
+        """
 
     # --- blob stores ------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, UnsupportedVersion
 from lithify.exit_codes import CONFLICT, NOT_FOUND
+from lithify.log.object_file import ObjectIdentity
 from lithify.topics.definitions.edited_mapping import with_entry, without_entry
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 
@@ -34,6 +35,7 @@ __all__ = [
     "NamespaceDefinition",
     "NotDefined",
     "NotEmpty",
+    "RemovedObject",
     "StorePlace",
     "TopicDefinition",
 ]
@@ -78,6 +80,15 @@ class TopicDefinition:
         """The names that have a log: the partitions, or the topic itself."""
         count = self.partitions
         return [name.partition_name(number) for number in range(count)] if count else [name]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedObject:
+    """A topic or store that was deleted, of which this node may still have directories."""
+
+    identity: ObjectIdentity
+    partitions: int
+    is_store: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +205,21 @@ class Definitions:
             topic, number = self.topics.get(str(name.whole)), name.partition
         owners = topic.owners if topic is not None else ()
         return owners[number] if 0 <= number < len(owners) else ""
+
+    def identity(self, name: TopicName) -> ObjectIdentity | None:
+        """What the directory of a topic or partition must be of; None if there are no ids."""
+        whole = name if str(name) in self.topics else name.whole
+        topic = self.topics.get(str(whole))
+        if topic is None or not topic.id:
+            return None
+        return ObjectIdentity(topic.id, str(whole), topic.created_ms)
+
+    def store_identity(self, name: str) -> ObjectIdentity | None:
+        """What the directory of a blob store must be of; None if there are no ids."""
+        place = self.store_places.get(name)
+        if place is None:
+            return None
+        return ObjectIdentity(place.id, name, self.stores[name]["created_ms"])
 
     def owns(self, name: TopicName) -> bool:
         """Is it a topic, or a partition of one, that has its data on this node?"""

@@ -31,7 +31,8 @@ from lithify.log.directory_marks import (
     remove_deleted,
     write_deletion,
 )
-from lithify.log.file_names import CREATING, DELETED, MANIFEST
+from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
+from lithify.log.object_file import check_object, read_object
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import Definitions, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
@@ -94,7 +95,15 @@ class TopicDirectories:
 
     def is_deleted(self, name: TopicName) -> bool:
         """Does a valid mark say that a topic is deleted?"""
-        return deletion_of(self._fs, self._root, name) is not None
+        deletion = deletion_of(self._fs, self._root, name)
+        identity = self._definitions.current.identity(name)
+        if deletion is None or identity is None:
+            return deletion is not None
+        if deletion.object_id in (0, identity.id):
+            return True
+        # The topic was created again.
+        self.remove(name, deletion)
+        return False
 
     # --- logs -------------------------------------------------------------------------------
 
@@ -128,6 +137,11 @@ class TopicDirectories:
         return self._fs.exists(self._root) and any(
             self._fs.stat(f"{self._root}/{each}").is_dir for each in self._fs.list(self._root)
         )
+
+    def check_object(self, name: TopicName) -> None:
+        """Raise `WrongObject` unless the directory is of the object that is defined."""
+        wanted = self._definitions.current.identity(name)
+        check_object(self._fs, self.path(name), wanted, f"topic {name}")
 
     def note_log(self, name: TopicName, *, is_new: bool) -> None:
         """Record that a topic has a log. Raises `WriteFailed` only for a new one."""
@@ -231,7 +245,8 @@ class TopicDirectories:
             for part in parts
             if part in self._inventory and not self._fs.exists(self.path(part))
         }
-        deletion = Deletion(str(name), now_ms, logs)
+        identity = definitions.identity(name)
+        deletion = Deletion(str(name), now_ms, logs, identity.id if identity is not None else 0)
         if has_directory:
             try:
                 self._fs.mkdir(self.path(name))
@@ -281,8 +296,9 @@ class TopicDirectories:
     def _settle(self) -> None:
         scanned = scan_topics(self._fs, self._root, self._definitions.current)
         for name, deletion in scanned.deleted.items():
-            self._definitions.change(partial(Definitions.without_topic, name=name))
+            self._undefine(name, deletion)
             self.remove(name, deletion)
+        self._finish_removals()
         definitions = self._definitions.current
         for name in scanned.unfinished:
             if definitions.defines(name) and not is_restoring(self._fs, self.path(name)):
@@ -307,6 +323,26 @@ class TopicDirectories:
                 topics=len(self.unclaimed),
                 first=", ".join(str(name) for name in list(self.unclaimed)[:NAMED_MAX]),
             )
+
+    def _undefine(self, name: TopicName, deletion: Deletion) -> None:
+        """Remove the definition of what a mark says is deleted, not of another one of its name."""
+        definitions = self._definitions.current
+        identity = definitions.identity(name)
+        if str(name) not in definitions.topics or not definitions.owns(name):
+            return
+        if identity is None or deletion.object_id in (0, identity.id):
+            self._definitions.change(partial(Definitions.without_topic, name=name))
+
+    def _finish_removals(self) -> None:
+        """Delete the directories of exactly those objects that were deleted, and confirm it."""
+        removals = [each for each in self._definitions.removals() if not each.is_store]
+        for removal in removals:
+            name = TopicName.parse(removal.identity.name)
+            for part in {name, *map(name.partition_name, range(removal.partitions))}:
+                if read_object(self._fs, self.path(part)) == removal.identity:
+                    self._inventory.remove([part])
+                    remove_tree(self._fs, self.path(part), OBJECT)
+        self._definitions.confirm_removals([each.identity.id for each in removals])
 
     def _update_inventory(self, scanned: FoundDirectories) -> None:
         """Add the logs found to the inventory, or rebuild it if there is none."""

@@ -3,8 +3,9 @@
 Definitions may be older than the directories, or missing; a directory may have been copied back
 from a backup. None of that permits a deletion. At open every directory of a topic is one of these:
 
-1. defined: it is served. Only the partitions of a partitioned topic have logs. A log in its own
-   directory belongs to another topic of that name, and is unclaimed.
+1. defined, and its file `OBJECT` names no other object (`log/object_file.py`): it is served. Only
+   the partitions of a partitioned topic have logs. A log in its own directory belongs to another
+   topic of that name, and is unclaimed.
 2. marked `DELETED` for the log that it contains (`log/directory_marks.py`): a deletion was
    interrupted. It is finished, even if definitions from before the deletion have the topic.
 3. marked `CREATING` and not defined: a restore was interrupted, and nothing in it was acknowledged.
@@ -32,6 +33,7 @@ from lithify.errors import InvalidInput
 from lithify.log.directory_marks import is_creating, is_empty, log_id_in, read_deletion
 from lithify.log.file_names import MANIFEST
 from lithify.log.manifest import read_manifest
+from lithify.log.object_file import is_of_other
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 
@@ -92,6 +94,8 @@ class FoundDirectories:
 
 def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
     """Does the directory of a topic or partition match a definition?"""
+    if is_of_other(fs, f"{root}/{name.path}", definitions.identity(name)):
+        return False
     definition = definitions.topics.get(str(name))
     if definition is not None and definition.partitions:
         return not fs.exists(f"{root}/{name.path}/log")
@@ -188,6 +192,13 @@ def _problem(
     root: str, topic: TopicName, members: list[TopicName], definitions: Definitions
 ) -> str:
     known = definitions.topics.get(str(topic))
+    others = [each for each in members if known is not None and definitions.defines(each)]
+    if others and (not known or not known.partitions or others != [topic]):
+        return (
+            f"topic {topic} is defined, and {root}/{others[0].path} has the data of another topic "
+            "that had the name: move the directory away, or delete the topic, which leaves this "
+            "directory in place, and adopt it then"
+        )
     if known is None or topic not in members:
         return ""
     return (
