@@ -59,7 +59,8 @@ class MemoryCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._managers: list[CatalogManager] = []
-        self.metastores = MemoryMetastoreCluster(ManualClock())
+        self.clock = ManualClock()
+        self.metastores = MemoryMetastoreCluster(self.clock)
 
     def member(self, name: str = "n1") -> Member:
         """A node that has replayed the catalog."""
@@ -67,7 +68,7 @@ class MemoryCluster:
 
     async def _started(self, name: str) -> Member:
         metastore = self.metastores.node()
-        manager = CatalogManager(metastore, ManualClock(), timing=lambda: ALONE)
+        manager = CatalogManager(metastore, self.clock, timing=lambda: ALONE)
         self._managers.append(manager)
         await manager.start()
         return Member(name, manager, metastore, self._loop)
