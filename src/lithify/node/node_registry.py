@@ -137,8 +137,10 @@ class NodeRegistry:
                 self._is_written = False
                 self._say(f"this node is not registered: {error}")
             pause_s = self._held.keep_s if self._is_written else RETRY_S
+            # Not `wait_for`: before Python 3.12 it ignores a cancellation if it was woken too.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
 
     async def _write(self) -> None:
         """Write the own key, if it differs."""
