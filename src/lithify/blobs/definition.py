@@ -21,9 +21,10 @@ from lithify.blobs.settings import StoreShape
 from lithify.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lithify.blobs.settings import BlobSettings
+    from lithify.log.object_file import ObjectIdentity
 
 __all__ = [
     "NAMESPACE_DEFAULT",
@@ -38,11 +39,38 @@ __all__ = [
 NAMESPACE_DEFAULT = "public/default"
 
 
+class RemovedStore(Protocol):
+    """A store that was deleted, or something else that was."""
+
+    @property
+    def identity(self) -> ObjectIdentity:
+        """What the directory must be of."""
+
+    @property
+    def is_store(self) -> bool:
+        """Is it a store?"""
+
+
 class StoreDefinitions(Protocol):
     """Stores the definitions; any thread may call."""
 
     def stores(self) -> Mapping[str, dict[str, Any]]:
         """The definitions of all stores, by name."""
+
+    def store_identity(self, name: str) -> ObjectIdentity | None:
+        """What the directory of a store must be of; None if there are no ids."""
+
+    def removals(self) -> Sequence[RemovedStore]:
+        """What was deleted, and this node has not confirmed."""
+
+    def confirm_removals(self, ids: Collection[int]) -> None:
+        """Say that this node has no directories of objects that were deleted."""
+
+    def owns_store(self, name: str) -> bool:
+        """Is a store defined, with its data on this node?"""
+
+    def check_store_owner(self, name: str) -> None:
+        """Raise `NotOwner` if a store belongs to another node."""
 
     def add_store(self, name: str, row: dict[str, Any]) -> None:
         """Add a definition; durable when it returns."""

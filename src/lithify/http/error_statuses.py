@@ -49,6 +49,7 @@ from lithify.errors import (
 )
 from lithify.exit_codes import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from lithify.logger import get_logger
+from lithify.ownership import NotOwner
 from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy
@@ -184,13 +185,26 @@ def refusal(request: Request, error: LithifyError) -> Response:
     request.app.state.broker.topics.damage.record(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
+    if isinstance(error, NotOwner):
+        status = (
+            HTTPStatus.TEMPORARY_REDIRECT if error.urls.http else HTTPStatus.SERVICE_UNAVAILABLE
+        )
     answer = _reason(status, str(error))
     answer.headers[ERROR] = type(error).__name__
+    if isinstance(error, NotOwner) and error.urls.http:
+        answer.headers["Location"] = f"{error.urls.http}{_target(request)}"
     if status is HTTPStatus.UNAUTHORIZED:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable):
         answer.headers["Content-Range"] = f"bytes */{error.size_bytes}"
     return answer
+
+
+def _target(request: Request) -> str:
+    """The path and the query, as the client sent them."""
+    path: bytes = request.scope["raw_path"]
+    query: bytes = request.scope["query_string"]
+    return (path + (b"?" + query if query else b"")).decode("latin-1")
 
 
 async def _bad_request(request: Request, error: Exception) -> Response:  # noqa: ARG001

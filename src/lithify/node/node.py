@@ -10,13 +10,15 @@
 
     DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/raft/         the Raft node with the metastore and the catalog, see `cluster.py`
-    DIRECTORY/definitions   tenants, namespaces, topics, blob stores
+    DIRECTORY/definitions   definitions that are imported into the catalog when the node opens
+    DIRECTORY/definitions.copy      what the catalog defines of this node, for other processes
     DIRECTORY/RESERVE       space reserved for a full disk, see `fs/full_disk_reserve.py`
     DIRECTORY/topics/       see `topics/topics.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` creates a store
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
-A node opens in this order: the lock, the cluster (`cluster.py`), topics, blob stores. As a library
+A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
+(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores. As a library
 it has no socket, and no thread but those of the cluster, which is a cluster of one: each call does
 its work on the caller's thread before it returns. `serve` adds a broker for the same topics and
 runs in an event loop until it is stopped.
@@ -38,7 +40,9 @@ from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.cluster import Cluster
+from lithify.node.import_definitions import import_definitions
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.topics import Topics
 
@@ -101,6 +105,8 @@ class Node:
             with self._reserve.if_full():
                 self.cluster.start()
             opening.callback(self.cluster.close)
+            definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
+            import_definitions(self.fs, directory, definitions)
             self.topics = Topics(
                 self.fs,
                 directory,
@@ -109,13 +115,13 @@ class Node:
                 events=events,
                 owner=owner,
                 queue=self.queue,
-                is_locked=True,
+                definitions=definitions,
             )
             opening.callback(self.topics.close)
             self.blobs = BlobStores(
                 self.fs,
                 directory,
-                self.topics.definitions,
+                definitions,
                 settings=settings.blobs,
                 clock=self.clock,
                 events=events,

@@ -35,7 +35,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.names import check_store_name
 from lithify.settings import Durability
-from lithify.topics.definitions.definitions import DefinitionsFile
+from lithify.topics.definitions.definitions_file import DefinitionsFile
 from tests.patience import PROCESS_S_MAX
 
 SHAPE: dict[str, Any] = {"capacity_bytes": 2**20, "segment_bytes": 2**18}
