@@ -56,8 +56,8 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(node: ClusterNode) -
 def test_versions_are_found_by_number_and_by_time(node: ClusterNode) -> None:
     base = node.call("GET", "/catalog")
     first = node.call("POST", "/catalog/apply", content=ACME)
-    dropped = '[topics."acme/orders/incoming"]\nabsent = true\n'
-    second = node.call("POST", "/catalog/apply", content=dropped)
+    node.call("DELETE", "/admin/v2/persistent/acme/orders/incoming/partitions")
+    second = node.call("GET", "/catalog")
     topic = "persistent://acme/orders/incoming"
     assert topic in names(node, f"?version={first['version']}")
     assert topic not in names(node, f"?version={base['version']}")
@@ -67,10 +67,43 @@ def test_versions_are_found_by_number_and_by_time(node: ClusterNode) -> None:
     found = node.call("GET", "/catalog", params={"at": "2200-01-01T00:00:00+00:00"})
     assert found["version"] == second["version"]
     rows = node.call("GET", "/catalog/history?limit=2")
-    assert [row["version"] for row in rows] == [second["version"], first["version"]]
-    assert any(line.startswith("- topic") for line in rows[0]["changes"])
+    assert [row["version"] for row in rows] == [second["version"], second["version"] - 1]
+    assert any(line.startswith("- topic") for row in rows for line in row["changes"])
     path = f"/catalog/diff?a={second['version']}&b={first['version']}"
     assert "added" in {row["change"] for row in node.call("GET", path)["differences"]}
+
+
+STORE = """
+[stores.photos]
+namespace = "public/default"
+capacity_bytes = 8192
+segment_bytes = 4096
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[topics."public/default/a"]\nabsent = true\n', "lithify topics delete"),
+        (STORE, "lithify blobs create"),
+        (
+            '[topics."public/default/a".settings]\nretention = 1\n',
+            "setting retention is 1",
+        ),
+        ('[topics."public/default/a".settings]\nkey_ttl_ms = "1h"\n', "setting key_ttl_ms is"),
+        ('[topics."public/default/a".settings]\nretention_ms = -2\n', "setting retention_ms is -2"),
+        ('[namespaces."public/default".settings]\nkeep_keyless = 1\n', "setting keep_keyless is 1"),
+    ],
+)
+def test_a_text_that_the_owner_could_not_execute_is_refused(
+    node: ClusterNode, text: str, why: str
+) -> None:
+    node.call("POST", "/catalog/apply", content='[topics."public/default/a"]\n')
+    before = node.call("GET", "/catalog")
+    answer = node.ask("POST", "/catalog/apply", content=text)
+    assert answer.is_client_error
+    assert why in answer.json()["reason"]
+    assert node.call("GET", "/catalog") == before
 
 
 def test_a_snapshot_drops_the_versions_before_it(node: ClusterNode) -> None:

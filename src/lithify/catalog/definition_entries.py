@@ -195,7 +195,7 @@ def _apply_topic(plan: DefinitionsPlan, name: str, entry: dict[str, Any]) -> Non
         return
     _check_fixed(plan, old, _chosen(entry, "zone"))
     if entry.get("partitions", old.partitions) != old.partitions:
-        plan.do(AddPartitions(*topic, entry["partitions"], nodes=plan.nodes))
+        plan.do(AddPartitions(*topic, entry["partitions"]))
     plan.do(AlterTopic(*topic, **_chosen(entry, "settings", "unset")))
 
 

@@ -35,16 +35,14 @@ def test_among_equal_nodes_the_zone_counts() -> None:
     assert place(catalog, near.id, ("n1", "n2")) == ("n1",)
 
 
-def test_added_partitions_avoid_the_nodes_that_have_some() -> None:
+def test_all_partitions_of_a_topic_have_the_owner_that_owns_the_least() -> None:
     catalog = started(
-        CreateTopic("public/default", "a", 1, owners=("n1",)),
-        CreateTopic("public/default", "b", 2, owners=("n2", "n2")),
+        CreateTopic("public/default", "a", owners=("n1",)),
+        CreateTopic("public/default", "b", 2, nodes=("n1", "n2")),
     )
-    topic = after(catalog, AddPartitions("public/default", "a", 2, nodes=("n1", "n2"))).topic(
-        "public/default", "a"
-    )
+    topic = after(catalog, AddPartitions("public/default", "b", 3)).topic("public/default", "b")
     assert topic is not None
-    assert topic.owners == ("n1", "n2")
+    assert topic.owners == ("n2", "n2", "n2")
 
 
 def test_a_batch_places_by_what_it_placed_before() -> None:

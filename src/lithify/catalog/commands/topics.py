@@ -5,7 +5,8 @@ is one log, or 1 to 10,000, and one owner for each log. The number of partitions
 without partitions never gets any. Partition 3 of a topic is itself named like a topic,
 `NAME-partition-3`, so a topic and a partition of another one cannot have the same name.
 
-The owners are given, or chosen among `nodes`, the live ones, when the command is planned.
+The owners are given, or one is chosen among `nodes`, the live ones, when the command is planned.
+Then all partitions of the topic have that owner, because its schemas are stored once.
 """
 
 from __future__ import annotations
@@ -86,9 +87,11 @@ class CreateTopic:
             raise ObjectExists(_TOPIC, full)
         _check_free(catalog, self.namespace, self.name, range(self.partitions))
         zone = zone_named(catalog, self.zone, _TOPIC, full)
-        owners = owners_of(
-            catalog, (_TOPIC, full), zone.id, self.owners, self.nodes, self.partitions or 1
-        )
+        count = self.partitions or 1
+        given = self.owners
+        if not given:
+            given = owners_of(catalog, (_TOPIC, full), zone.id, (), self.nodes, 1) * count
+        owners = owners_of(catalog, (_TOPIC, full), zone.id, given, (), count)
         topic = TopicDescriptor(
             ids.take(),
             namespace.id,
@@ -129,7 +132,7 @@ class AddPartitions:
     name: str
     partitions: int
     owners: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
+    """Empty: that of the first partition."""
 
     def changes(self, catalog: Catalog, _ids: NewIds, /) -> tuple[CatalogChange, ...]:
         """See `batch.py`."""
@@ -147,9 +150,8 @@ class AddPartitions:
         if not new:
             return ()
         _check_free(catalog, self.namespace, self.name, new)
-        added = owners_of(
-            catalog, (_TOPIC, full), old.zone_id, self.owners, self.nodes, len(new), old=old
-        )
+        given = self.owners or old.owners[:1] * len(new)
+        added = owners_of(catalog, (_TOPIC, full), old.zone_id, given, (), len(new))
         owners = (*old.owners, *added)
         return (PutObject(replace(old, partitions=self.partitions, owners=owners)),)
 

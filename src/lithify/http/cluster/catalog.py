@@ -32,6 +32,7 @@ from lithify.catalog.describe import catalog_rows
 from lithify.catalog.diff import diff_catalogs
 from lithify.errors import InvalidInput
 from lithify.http.cluster.access import ClusterAccess, ClusterDep, in_cluster
+from lithify.http.cluster.applied_definitions import check_applied
 from lithify.http.error_statuses import RequestRefused
 from lithify.http.long_responses import json_answer
 from lithify.http.paths import BrokerDep
@@ -145,6 +146,7 @@ async def apply(
         _text(await request.body()),
         tuple(sorted(name for name, each in cluster.nodes().items() if each.is_alive)),
         broker.topics.now_ms(),
+        check_applied,
     )
     base = cluster.catalog.versions.latest
     if dry_run:

@@ -94,7 +94,7 @@ def test_cascade_deletes_what_is_inside() -> None:
     catalog = after(catalog, DropTenant("t", cascade=True))
     assert (catalog.tenant("t"), catalog.namespace("t/n"), catalog.store("s")) == (None,) * 3
     assert [(each.name, each.nodes) for each in catalog.removals()] == [
-        ("persistent://t/n/a", ("n1", "n2")),
+        ("persistent://t/n/a", ("n1",)),
         ("s", ("n3",)),
     ]
 

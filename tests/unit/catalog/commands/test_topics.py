@@ -45,9 +45,9 @@ def test_partitions_only_grow() -> None:
     catalog = started(CreateTopic(NS, "a", 2, owners=("n1", "n2")))
     catalog = after(catalog, AddPartitions(NS, "a", 4, owners=("n3", "n1")))
     assert topic(catalog).owners == ("n1", "n2", "n3", "n1")
-    assert after(catalog, AddPartitions(NS, "a", 4, nodes=NODES)) is catalog
+    assert after(catalog, AddPartitions(NS, "a", 4)) is catalog
     with pytest.raises(InvalidDefinition, match="it has 4 partitions; their number only grows"):
-        after(catalog, AddPartitions(NS, "a", 3, nodes=NODES))
+        after(catalog, AddPartitions(NS, "a", 3))
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_partitions_only_grow() -> None:
         (CreateTopic(NS, "b", 2, owners=("n1",)), "it has 1 owners, must have 2"),
         (CreateTopic(NS, "b", 0, owners=("n1", "n2")), "it has 2 owners, must have 1"),
         (CreateTopic(NS, "b", owners=("n 1",)), "member name 'n 1' is invalid"),
-        (AddPartitions(NS, "a", 0, nodes=NODES), "partitions is 0, must be 1 to 10000"),
-        (AddPartitions(NS, "a", 3, nodes=NODES), "it is not partitioned"),
+        (AddPartitions(NS, "a", 0), "partitions is 0, must be 1 to 10000"),
+        (AddPartitions(NS, "a", 3), "it is not partitioned"),
     ],
 )
 def test_wrong_topics(command: CatalogCommand, rule: str) -> None:
@@ -83,7 +83,7 @@ def test_a_partition_and_a_topic_do_not_share_a_name() -> None:
         after(catalog, CreateTopic(NS, "a-partition-1", nodes=NODES))
     catalog = after(catalog, CreateTopic(NS, "a-partition-2", nodes=NODES))
     with pytest.raises(ObjectExists, match="a-partition-2 exists"):
-        after(catalog, AddPartitions(NS, "a", 3, nodes=NODES))
+        after(catalog, AddPartitions(NS, "a", 3))
     catalog = after(catalog, CreateTopic(NS, "b-partition-1", nodes=NODES))
     with pytest.raises(ObjectExists, match="b-partition-1 exists"):
         after(catalog, CreateTopic(NS, "b", 2, nodes=NODES))
