@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lithify.cli.options import ConfigFile
+from lithify.cli.quick_imports import without_collections
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.node.server import Addresses
+    from lithify.pulsar.broker import Broker
 
 __all__ = ["serve"]
 
@@ -59,10 +64,11 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
-    from lithify.fs import LocalFileSystem
-    from lithify.node.node import Node
-    from lithify.node.settings import read_settings
-    from lithify.node.stderr_log import configure_log_lines, log_event
+    with without_collections():
+        from lithify.fs import LocalFileSystem
+        from lithify.node.node import Node
+        from lithify.node.settings import read_settings
+        from lithify.node.stderr_log import configure_log_lines, log_event
 
     flags = {
         "data": data,
@@ -115,13 +121,19 @@ def _keep_freed_memory() -> None:
 
 
 async def _serve(node: Node) -> None:
-    from lithify.http.app import create_app
+    with without_collections():
+        from lithify.http.app import create_app
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    make_app = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
+    create = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
+
+    def make_app(broker: Broker, stores: BlobStores) -> FastAPI:
+        with without_collections():
+            return create(broker, stores)
+
     await node.serve(stop=stop, ready=_print_addresses, make_app=make_app)
 
 

@@ -14,6 +14,9 @@ for each other. Other threads use the groups by `call`, which runs a coroutine i
 3. `close` accepts no more calls, gives those in progress `CALLS_S`, and stops the node. Calls that
    are still in progress then end with the typed errors of a node that stops.
 
+A process that ends without `close` is not kept by the thread: it stops when the main thread has
+ended. Nothing acknowledged is lost.
+
 Any thread may call; `start` and `close` wait.
 """
 
@@ -22,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.errors import LogClosed
@@ -35,6 +39,8 @@ __all__ = ["ClusterThread"]
 
 T = TypeVar("T")
 
+EXIT_S = 0.5
+"""Interval at which the thread checks whether the process ends."""
 CALLS_S = 2.0
 """How long calls in progress may take when the thread is closed."""
 
@@ -89,7 +95,7 @@ class ClusterThread:
         except BaseException as error:  # noqa: BLE001  (the process decides)
             if not self._opened.done():
                 self._opened.set_exception(error)
-            else:
+            elif threading.main_thread().is_alive():
                 self._failed(error)
         finally:
             self._ended = True
@@ -110,7 +116,10 @@ class ClusterThread:
                 await asyncio.wait(self._calls, timeout=CALLS_S)
 
     async def _finish_calls(self, stop_node: asyncio.Event) -> None:
-        await self._stop.wait()
+        while not self._stop.is_set() and threading.main_thread().is_alive():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_S):
+                    await self._stop.wait()
         # Calls that were accepted and have not begun begin in this turn of the loop.
         await asyncio.sleep(0)
         if self._calls:
