@@ -65,10 +65,11 @@ class NodeClient(Client):
                     response = connection.getresponse()
                 except (HTTPException, ConnectionError, TimeoutError) as error:
                     # Not all of OSError: the pieces of a body may be read from a failing disk.
-                    raise self._no_answer(method, error) from error
+                    raise _no_answer(self._name_of(netloc), method, error) from error
                 location = response.getheader("Location", "")
                 if response.status != HTTPStatus.TEMPORARY_REDIRECT or not location:
-                    yield _NodeAnswer(response, lambda error: self._no_answer(method, error))
+                    name = self._name_of(netloc)
+                    yield _NodeAnswer(response, lambda error: _no_answer(name, method, error))
                     return
                 owner = urlsplit(location)
                 if owner.scheme != self._parts.scheme or not isinstance(body, bytes | None):
@@ -85,13 +86,12 @@ class NodeClient(Client):
         try:
             connection.connect()
         except OSError as error:
-            raise NodeNotReached(self.name, str(error)) from error
+            raise NodeNotReached(self._name_of(netloc), str(error)) from error
         return connection
 
-    def _no_answer(self, method: str, error: Exception) -> LithifyError:
-        """The error of a request that was sent."""
-        why = str(error) or type(error).__name__
-        return (NodeNotReached if method == "GET" else AnswerLost)(self.name, why)
+    def _name_of(self, netloc: str) -> str:
+        """The node of a request, which may be the owner that the named node redirects to."""
+        return self.name if netloc == self._parts.netloc else f"{self._parts.scheme}://{netloc}"
 
 
 class _NodeAnswer(Answer):
@@ -120,6 +120,12 @@ class _Ended(Exception):
 
     def __init__(self, why: object) -> None:
         super().__init__(f"it ended: {why}")
+
+
+def _no_answer(node: str, method: str, error: Exception) -> LithifyError:
+    """The error of a request that was sent."""
+    why = str(error) or type(error).__name__
+    return (NodeNotReached if method == "GET" else AnswerLost)(node, why)
 
 
 def _send(
