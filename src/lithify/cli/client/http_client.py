@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ class NodeClient(Client):
                 location = response.getheader("Location", "")
                 if response.status != HTTPStatus.TEMPORARY_REDIRECT or not location:
                     name = self._name_of(netloc)
-                    yield _NodeAnswer(response, lambda error: _no_answer(name, method, error))
+                    yield _NodeAnswer(response, partial(_no_answer, name, method))
                     return
                 owner = urlsplit(location)
                 if owner.scheme != self._parts.scheme or not isinstance(body, bytes | None):
