@@ -14,9 +14,12 @@ import pytest
 from lithify.raft.client.client import RaftClient
 from lithify.raft.kv.client import KvClient
 from lithify.raft.net.client_operations import Address, ClientOperation, OperationRefused
+from lithify.raft.net.control_frames import WIRE_VERSION, ClientRequest, ClientResponse, Hello
+from lithify.raft.net.wire_format import decode_frame, encode_frame, frame_bytes
 from tests.hostile.holds import Hold, check_hold, hold_of
 from tests.hostile.node import WatchedNode, watched_raft_node
 from tests.patience import PROCESS_S_MAX
+from tests.unit.raft.net.nodes import closed, frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,3 +90,69 @@ def test_thousands_of_requests_at_once(node: WatchedNode, tmp_path: Path, what: 
         await asyncio.gather(*(asked[what](number) for number in range(count)))
 
     held(node, tmp_path, requests)
+
+
+FRAME = 2500
+"""Requests in a frame."""
+FLOODS: dict[str, Callable[[int], tuple[str, ClientRequest]]] = {
+    "reads that fail": lambda n: ("default", ClientRequest(n, ClientOperation.READ, b"?")),
+    "members": lambda n: ("default", ClientRequest(n, ClientOperation.MEMBERS, b"{}")),
+    "overviews": lambda n: ("", ClientRequest(n, ClientOperation.OVERVIEW, b"{}")),
+    "no group": lambda n: ("orders", ClientRequest(n, ClientOperation.PROPOSE, b"")),
+    "two groups": lambda n: (
+        ("default", "orders")[n % 2],
+        ClientRequest(n, ClientOperation.PROPOSE, b""),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FLOODS))
+def test_a_client_that_fills_its_frames(node: WatchedNode, tmp_path: Path, name: str) -> None:
+    flooding = [
+        encode_frame([FLOODS[name](number) for number in range(first, first + FRAME)])
+        for first in range(0, 4 * FRAME, FRAME)
+    ]
+
+    def play(at: WatchedNode) -> Hold:
+        return hold_of(at, lambda: asyncio.run(flood(at.port, flooding)))
+
+    check_hold(node, play, watched_raft_node, tmp_path)
+
+
+async def flood(port: int, flooding: list[bytearray]) -> None:
+    """Send frames in one piece, and return when all of their requests are answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(encode_frame([("", Hello(WIRE_VERSION, "", "", "", "{}"))]))
+    writer.write(b"".join(flooding))
+    answers, data = 0, b""
+    async with asyncio.timeout(PROCESS_S_MAX):
+        while answers < len(flooding) * FRAME:
+            more = await reader.read(2**20)
+            assert more, "the node has hung up"
+            data += more
+            while (size := frame_bytes(memoryview(data), 2**26)) and size <= len(data):
+                for _, message in decode_frame(memoryview(data)[:size], "", ""):
+                    answers += isinstance(message, ClientResponse)
+                data = data[size:]
+    await closed(writer)
+
+
+def test_a_frame_of_too_many_requests_ends_the_connection(
+    node: WatchedNode, tmp_path: Path
+) -> None:
+    request = FLOODS["two groups"]
+
+    async def story(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode_frame([("", Hello(WIRE_VERSION, "", "", "", "{}"))]))
+        writer.write(encode_frame([request(number) for number in range(MANY)]))
+        _, has_ended = await frames(reader)
+        assert has_ended
+        await closed(writer)
+
+    def play(at: WatchedNode) -> Hold:
+        hold = hold_of(at, lambda: asyncio.run(story(at.port)))
+        assert "more requests than the limit 4096" in at.logged()
+        return hold
+
+    check_hold(node, play, watched_raft_node, tmp_path)

@@ -344,7 +344,7 @@ def test_a_member_removed_before_it_joined_is_not_added_again(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_a_request_is_sent_to_a_busy_leader_again_not_to_a_silent_member(
+def test_a_request_to_a_busy_leader_is_repeated_at_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its change waits for the disk, and the client learns the address of the silent one."""

@@ -179,7 +179,7 @@ class Channel(asyncio.BufferedProtocol):
     def _read_frames(self) -> None:
         # A buffer with open views cannot be replaced.
         with memoryview(self._buffer) as view:
-            while not self.closed:
+            while not self.closed and self._wanted:
                 with view[self._start : self._stop] as rest:
                     size = frame_bytes(rest, self._limit)
                     if not size or size > len(rest):
@@ -193,6 +193,9 @@ class Channel(asyncio.BufferedProtocol):
         """Resume or pause reading; it is also paused while the peer does not read its answers."""
         self._wanted = wanted
         self._read_or_not()
+        if wanted and self._start < self._stop:
+            # Frames that came with the one after which the pause began.
+            asyncio.get_running_loop().call_soon(self.buffer_updated, 0)
 
     def pause_writing(self) -> None:
         """The peer does not read what was sent."""

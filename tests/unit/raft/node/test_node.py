@@ -260,6 +260,53 @@ def test_a_client_with_too_many_requests_waits(
     asyncio.run(story())
 
 
+def test_requests_are_answered_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_requests, "PORTION", 3)
+    monkeypatch.setattr(client_requests, "ASKED_MAX", 4)
+
+    async def story() -> None:
+        async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
+            portions: list[int] = []
+            begin = node._answering._start_portion
+
+            def counted() -> None:
+                before = len(node._answering._queue)
+                begin()
+                portions.append(before - len(node._answering._queue))
+
+            monkeypatch.setattr(node._answering, "_start_portion", counted)
+            asks = [client.ask_json("default", ClientOperation.MEMBERS) for _ in range(20)]
+            asks.append(client.ask_json("default", ClientOperation.BACKUP, read="\ud800"))
+            answers: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
+            *found, refused = answers
+            assert [each["members"] for each in found] == ["voters n1"] * 20
+            assert isinstance(refused, OperationRefused), "although its text cannot be encoded"
+            assert max(portions) == 3
+
+    asyncio.run(story())
+
+
+def test_a_request_that_fails_ends_its_connection_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise KeyError("no such thing")
+
+    async def story() -> None:
+        async with (
+            running(settings(tmp_path, "n1")) as node,
+            client_of(node) as client,
+            client_of(node) as other,
+        ):
+            await KvClient(other, "default").put(b"k", b"v")
+            monkeypatch.setattr(node._answering, "_do", failing)
+            with pytest.raises(MayHaveHappened, match="sent and not answered"):
+                await client.ask_json("default", ClientOperation.SNAPSHOT)
+            assert (await KvClient(other, "default").get(b"k")).value == b"v"
+
+    asyncio.run(story())
+
+
 def test_only_the_too_large_request_of_a_batch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
