@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 from lithify.fs import read_file
 from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
+from lithify.raft.storage.wal.wal import Rolled
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.raft_members import GROUP, Member, Members
 
@@ -115,3 +117,28 @@ def test_repairs_of_a_repeatedly_damaged_segment_back_off() -> None:
         damages.found(name, OSError("the disk does not read it"))
         members.tick(1)
     assert 4 <= members["n2"].group.overview()["damage_repaired"] <= 8
+
+
+def test_a_segment_that_has_grown_since_its_repair_was_begun_keeps_its_new_entries() -> None:
+    members = Members("n1")
+    members.elect("n1")
+    member = members["n1"]
+    storage, log = member.storage, member.storage.groups[GROUP].log
+    for number in range(5):
+        members.put("n1", b"k%d" % number, b"v")
+    storage.wal.ask_roll("test")
+    members.tick()
+    (before,) = log.segments.spans
+    for number in range(5, 10):
+        members.put("n1", b"k%d" % number, b"v")
+    storage.wal.ask_roll("test")
+    (rolled,) = (event for event in storage.wal.flush() if isinstance(event, Rolled))
+    flushed = storage.flush(rolled)
+    log.segments.damages.found(before.ref.name, OSError(errno.EIO, "it cannot be opened"))
+    member.group.work()
+    storage.settle(rolled, flushed)
+    members.tick(50)
+    assert not log.segments.damages.open
+    assert log.segments.spans[0].last == before.last + 5
+    for number in range(10):
+        assert members.get("n1", b"k%d" % number) == b"v"

@@ -150,6 +150,10 @@ class Repair:
             return None
         state = self._own.log.state
         if not case.examined:
+            # It may have grown until the segment writer has closed it.
+            numbers = [span.number for span in self._segments.spans]
+            if case.span.number in numbers:
+                case.span = self._segments.spans[numbers.index(case.span.number)]
             self._job = Job(f"examine {case.span.ref.name}", partial(self._examine, case, state))
         elif case.missing:
             self._ask(case, known)
