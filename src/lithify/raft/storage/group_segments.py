@@ -275,13 +275,16 @@ class GroupSegments:
             cached[1].close()
             cached = None
         seen: list[Exception] = []
-        segment = cached[1] if cached else SegmentFile(self._fs, self._directory, ref)
-        segment.damaged = seen.append
+        segment = cached[1] if cached else None
         try:
+            if segment is None:
+                segment = SegmentFile(self._fs, self._directory, ref)
+            segment.damaged = seen.append
             segment.open()
             yield segment, seen
         except BaseException as error:
-            segment.close()
+            if segment is not None:
+                segment.close()
             is_damage = isinstance(error, Corrupt | ReadFailed | OSError)
             is_missing = isinstance(error, FileNotFoundError)
             with self._lock:
