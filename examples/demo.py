@@ -146,7 +146,7 @@ def main() -> None:
     console.print(f"Newest of {key.decode()}: [green]{newest.body[17:].decode()}[/green]\n")
     assert len(entries) == len({entry.body[:KEY_BYTES] for entry in entries})
 
-    console.print("Look on:")
+    console.print("Continue with:")
     for command in ("stat", "verify", "dump --limit 3"):
         verb, *options = command.split(maxsplit=1)
         console.print(f"  .venv/bin/lithify log {verb} {DIRECTORY} {''.join(options)}".rstrip())

@@ -136,7 +136,7 @@ def main() -> None:
         node.terminate()
         code = node.wait(timeout=20)
     assert code == 0, f"the node ended with {code}"
-    console.print("\nThe node has stopped. Look on:")
+    console.print("\nThe node has stopped. Continue with:")
     for command in (
         f"topics compaction-history orders --data {DIRECTORY}",
         f"topics get orders order-4711 --data {DIRECTORY}",

@@ -28,7 +28,7 @@ def recipe() -> list[str]:
 
 def named(output: str) -> Iterator[list[str]]:
     """The commands that it says to continue with, but for those that do not end by themselves."""
-    _, found, rest = output.partition("Look on:")
+    _, found, rest = output.partition("Continue with:")
     assert found, output
     for command in re.findall(r"\.venv/bin/lithify (.+)", rest):
         words = shlex.split(command, comments=True)
