@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench import blobs, blobs_http, compaction, foundation, raft, raft_storage, reading, topics
+from bench import (
+    blobs,
+    blobs_http,
+    compaction,
+    foundation,
+    metastore,
+    raft,
+    raft_storage,
+    reading,
+    topics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,6 +53,7 @@ AREAS = (
     Area("blobs", "Blobs", (blobs, blobs_http)),
     Area("raft-storage", "Raft storage", (raft_storage,)),
     Area("raft", "Raft nodes", (raft,)),
+    Area("metastore", "Metastore", (metastore,)),
 )
 ROWS = tuple(row for area in AREAS for row in area.rows)
 

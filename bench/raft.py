@@ -82,7 +82,7 @@ def three(directory: str, sizes: Sizes) -> Iterator[Case]:
         return
     with (
         raft_members(f"{directory}/ours", 3) as address,
-        etcd.etcd_members(program, f"{directory}/etcd") as port,
+        etcd.etcd_members(program, f"{directory}/etcd") as ports,
     ):
         yield Case(
             "raft-three",
@@ -92,7 +92,7 @@ def three(directory: str, sizes: Sizes) -> Iterator[Case]:
             sizes.commands,
             "commands",
             lambda: put_many(address, KEYS, sizes.commands, IN_FLIGHT, VALUE),
-            lambda: etcd.put_many(port, KEYS, sizes.commands, IN_FLIGHT, VALUE),
+            lambda: etcd.put_many(ports.leader, KEYS, sizes.commands, IN_FLIGHT, VALUE),
         )
 
 

@@ -36,21 +36,11 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
 
-__all__ = ["free_port", "put_many", "raft_members"]
+__all__ = ["connect", "free_port", "propose_many", "put_many", "raft_members"]
 
 GROUP = "default"
 FRAME_ASKS = 64
-ANSWER = np.dtype(
-    [
-        ("prefix", f"V{2 + len(GROUP)}"),
-        ("number", "<i8"),
-        ("outcome", "<i8"),
-        ("log_index", "<i8"),
-        ("length", "<u4"),
-        ("reply", "V9"),
-    ]
-)
-"""The answer to a put, as `raft/net/wire_format.py` writes it."""
+PUT_REPLY_BYTES = 9
 
 
 def free_port() -> int:
@@ -93,15 +83,22 @@ def put_many(address: Address, keys: int, count: int, in_flight: int, value: byt
     return asyncio.run(_put_many(address, keys, count, in_flight, value))
 
 
+def propose_many(
+    address: Address, group: str, commands: list[bytes], in_flight: int, reply_bytes: int
+) -> float:
+    """The seconds that these commands take."""
+    return asyncio.run(_propose_many(address, group, commands, in_flight, reply_bytes))
+
+
 async def _put_many(address: Address, keys: int, count: int, in_flight: int, value: bytes) -> float:
-    loop = asyncio.get_running_loop()
-    asks: list[list[Buffer]] = [[] for _ in range(count)]
-    for number, pieces in enumerate(asks):
-        command = put(b"k%07d" % (number % keys), value)
-        encode_message(GROUP, ClientRequest(number, ClientOperation.PROPOSE, command), pieces)
-    client = _Puts([b"".join(pieces) for pieces in asks], loop.create_future())
-    await loop.create_connection(lambda: client, address.host, address.port)
-    await client.welcomed
+    commands = [put(b"k%07d" % (number % keys), value) for number in range(count)]
+    return await _propose_many(address, GROUP, commands, in_flight, PUT_REPLY_BYTES)
+
+
+async def _propose_many(
+    address: Address, group: str, commands: list[bytes], in_flight: int, reply_bytes: int
+) -> float:
+    client = await connect(address, group, commands, reply_bytes)
     began_s = time.perf_counter()
     client.send(in_flight)
     await client.done
@@ -110,11 +107,46 @@ async def _put_many(address: Address, keys: int, count: int, in_flight: int, val
     return took_s
 
 
-class _Puts(asyncio.Protocol):
-    """Sends requests that were made before, each as soon as one before it is answered."""
+async def connect(
+    address: Address, group: str, commands: list[bytes], reply_bytes: int
+) -> _Proposals:
+    """A client that is ready to send commands, whose replies all have the same size."""
+    loop = asyncio.get_running_loop()
+    asks: list[list[Buffer]] = [[] for _ in commands]
+    for number, pieces in enumerate(asks):
+        request = ClientRequest(number, ClientOperation.PROPOSE, commands[number])
+        encode_message(group, request, pieces)
+    answer = _answer(group, reply_bytes)
+    client = _Proposals([b"".join(pieces) for pieces in asks], answer, loop.create_future())
+    await loop.create_connection(lambda: client, address.host, address.port)
+    await client.welcomed
+    return client
 
-    def __init__(self, asks: list[bytes], done: asyncio.Future[None]) -> None:
+
+def _answer(group: str, reply_bytes: int) -> np.dtype[np.void]:
+    """The answer to a command, as `raft/net/wire_format.py` writes it."""
+    return np.dtype(
+        [
+            ("prefix", f"V{2 + len(group)}"),
+            ("number", "<i8"),
+            ("outcome", "<i8"),
+            ("log_index", "<i8"),
+            ("length", "<u4"),
+            ("reply", f"V{reply_bytes}"),
+        ]
+    )
+
+
+class _Proposals(asyncio.Protocol):
+    """Sends requests that were made before; after the first ones, each when one is answered."""
+
+    def __init__(
+        self, asks: list[bytes], answer: np.dtype[np.void], done: asyncio.Future[None]
+    ) -> None:
+        self.follows = True
+        """Does the next request follow each answer?"""
         self._asks = asks
+        self._answer = answer
         self._sent = self._answered = 0
         self._received = b""
         self.welcomed = asyncio.get_running_loop().create_future()
@@ -148,7 +180,8 @@ class _Puts(asyncio.Protocol):
                 at += size
         self._received = received[at:]
         self._answered += answered
-        self.send(answered)
+        if self.follows:
+            self.send(answered)
         if self._answered == len(self._asks) and not self.done.done():
             self.done.set_result(None)
 
@@ -159,6 +192,6 @@ class _Puts(asyncio.Protocol):
             assert not welcome.refusal, welcome
             self.welcomed.set_result(None)
             return 0
-        answers = np.frombuffer(frame, ANSWER, offset=FRAME_HEADER_BYTES)
+        answers = np.frombuffer(frame, self._answer, offset=FRAME_HEADER_BYTES)
         assert not answers["outcome"].any(), decode_frame(memoryview(frame), "", "")
         return len(answers)

@@ -32,7 +32,7 @@ def start(directory: str) -> None:
     node = Node(NodeSettings(directory, pulsar_port=0, http_port=0))
 
     def ready(_: server.Addresses) -> None:
-        node.topics.get(next(reversed(node.topics.definitions.current.topics)))
+        node.topics.get(list(node.topics.definitions.current.topics)[-1])
         _print_and_exit(time.perf_counter() - began_s)
 
     asyncio.run(node.serve(stop=asyncio.Event(), ready=ready, make_app=create_app))

@@ -30,6 +30,8 @@ ABSENT = [
     for row, found in (
         ("blob-http-get", find_nginx()),
         ("raft-three", find_etcd()),
+        ("metastore-writes", find_etcd()),
+        ("metastore-watch", find_etcd()),
         ("compact-duckdb", find_spec("duckdb")),
     )
     if not found

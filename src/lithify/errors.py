@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE
+from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 
 __all__ = [
     "Corrupt",
@@ -72,6 +72,7 @@ __all__ = [
     "UnclaimedDirectory",
     "UnsupportedVersion",
     "WriteFailed",
+    "is_outcome_unknown",
 ]
 
 
@@ -357,3 +358,13 @@ class SparkUnreachable(LithifyError):
 
     def __init__(self, master: str, reason: str) -> None:
         super().__init__(f"no Spark master answers at {master}: {reason}")
+
+
+def is_outcome_unknown(error: BaseException) -> bool:
+    """May the change that raised the error have been made, or still be made?
+
+    So may one that was interrupted, for instance by `KeyboardInterrupt`.
+    """
+    if not isinstance(error, Exception):
+        return True
+    return isinstance(error, LithifyError) and error.exit_code == OUTCOME_UNKNOWN

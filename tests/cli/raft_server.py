@@ -14,7 +14,7 @@ from lithify.node.stderr_log import configure_log_lines
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.net.client_operations import parse_address
-from lithify.raft.node.node import RaftNodeSettings
+from lithify.raft.node.settings import RaftNodeSettings
 from lithify.raft.storage.segment_file import SegmentLimits
 from lithify.raft.storage.storage import StorageSettings
 

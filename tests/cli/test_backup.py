@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import threading
@@ -195,7 +196,7 @@ def test_definitions_that_are_lost_are_reported_and_the_data_adopted(tmp_path: P
     data = tmp_path / "data"
     run("topics", "produce", "orders", "paid", "--data", data)
     run("blobs", "create", "photos", "--capacity", "4MiB", "--segment", "1MiB", "--data", data)
-    (data / "definitions").unlink()
+    shutil.rmtree(data / "raft")
     with served(data) as node:
         at = ["--url", node.http]
         assert "MISSING" in node.logged()

@@ -191,7 +191,7 @@ def test_unclaimed_directories_are_listed_and_adopted_the_same(tmp_path: Path) -
         node.topics.create("orders").append(value=b"x")
         node.blobs.create("photos", capacity_bytes=2**21, segment_bytes=2**20)
         node.topics.create("gone").append(value=b"x")
-    (tmp_path / "data" / "definitions").unlink()
+    shutil.rmtree(tmp_path / "data/raft")
     shutil.rmtree(tmp_path / "data/topics/public/default/gone")
     for name in ("node", "directory"):
         shutil.copytree(tmp_path / "data", tmp_path / name / "data")

@@ -81,7 +81,6 @@ def test_a_log_that_does_not_exist_is_not_found(verb: str, tmp_path: Path) -> No
 
 def test_definitions_that_are_a_directory_are_named(data: str) -> None:
     place = Path(data, "definitions")
-    place.unlink()
     place.mkdir()
     code, _, text = run("topics", "list", "--data", data)
     assert (code, str(place) in text) == (1, True), text

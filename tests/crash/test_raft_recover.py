@@ -17,7 +17,7 @@ from lithify.raft.core.configuration import Config
 from lithify.raft.group.group import Group
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv import format as kv
-from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.machine import KvMachine, kv_machine
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.restore import load_stopped, restore
 from lithify.raft.storage.storage import RaftStorage
@@ -54,9 +54,9 @@ def survivor() -> MemoryFileSystem:
 
 
 def recover(fs: FileSystem, to: str = "new") -> None:
-    with load_stopped(fs, "d", KvMachine) as found:
+    with load_stopped(fs, "d", kv_machine) as found:
         saved = [each.saved for each in found]
-        restore(fs, to, "n1", "raft", saved, KvMachine, Random(7).randrange)
+        restore(fs, to, "n1", "raft", saved, kv_machine, Random(7).randrange)
 
 
 def values_of(fs: FileSystem, directory: str) -> dict[bytes, bytes]:
@@ -96,7 +96,7 @@ def expected() -> dict[bytes, bytes]:
 
 def test_a_survivor_recovers_alone_with_all_its_entries() -> None:
     fs = survivor()
-    with load_stopped(fs, "d", KvMachine) as (found,):
+    with load_stopped(fs, "d", kv_machine) as (found,):
         assert found.gone == ["n2", "n3"]
         assert found.commit < found.saved.head.meta.index
     recover(fs)
@@ -121,7 +121,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing() -> None:
                 recover(left)
             assert values_of(left, "new") == expected(), nth
             # The survivor has lost nothing.
-            with load_stopped(left, "d", KvMachine) as (found,):
+            with load_stopped(left, "d", kv_machine) as (found,):
                 assert len(found.saved.live) == len(expected())
         else:
             break
@@ -131,10 +131,10 @@ def test_a_crash_anywhere_leaves_all_or_nothing() -> None:
 
 def test_every_flipped_byte_of_a_backup_is_found() -> None:
     fs = survivor()
-    with load_stopped(fs, "d", KvMachine) as (found,):
+    with load_stopped(fs, "d", kv_machine) as (found,):
         made = write_backup(fs, "b", found.saved)
     assert verify_backup(fs, "b") == made
-    restore(fs, "new", "n1", "raft", [read_backup(fs, made)], KvMachine, Random(7).randrange)
+    restore(fs, "new", "n1", "raft", [read_backup(fs, made)], kv_machine, Random(7).randrange)
     assert values_of(fs, "new") == expected()
     for name in ("BACKUP", *made.files):
         size = fs.stat(f"b/{name}").size
@@ -155,7 +155,7 @@ def test_every_flipped_byte_of_a_backup_is_found() -> None:
 
 def test_a_backup_that_cannot_be_read_is_named() -> None:
     disk = survivor()
-    with load_stopped(disk, "d", KvMachine) as (found,):
+    with load_stopped(disk, "d", kv_machine) as (found,):
         write_backup(disk, "b", found.saved)
     counted = FaultyFileSystem(disk)
     verify_backup(counted, "b")

@@ -21,9 +21,10 @@ from lithify.log.segments.segment_file import SEGMENT_HEADER_BYTES
 from lithify.raft.client.client import RaftClient
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv.client import KvClient
-from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.machine import KvMachine, kv_machine
 from lithify.raft.net.client_operations import Address, ClientOperation, OperationRefused
-from lithify.raft.node.node import RaftNode, RaftNodeSettings
+from lithify.raft.node.node import RaftNode
+from lithify.raft.node.settings import RaftNodeSettings
 from lithify.raft.storage.segment_file import SegmentLimits
 from lithify.raft.storage.storage import StorageSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
@@ -358,7 +359,7 @@ def test_damage_that_cannot_be_repaired_at_the_start_is_named(tmp_path: Path, ki
                 (path,) = (tmp_path / "n2/groups/default/snapshots").glob("*/snapshot")
                 flip(path, path.stat().st_size // 2)
             with pytest.raises(Corrupt) as raised:
-                RaftNode(nodes.settings("n2"), LocalFileSystem(), KvMachine)
+                RaftNode(nodes.settings("n2"), LocalFileSystem(), kv_machine)
             assert path.name in str(raised.value)
             async with nodes.client("n1", "n3") as kv:
                 await check_all(kv)

@@ -30,7 +30,7 @@ from tests.unit.raft.stored import GROUP, entry, rebuild
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lithify.raft.node.node import RaftNodeSettings
+    from lithify.raft.node.settings import RaftNodeSettings
 
 GROUPS = (GROUP, "other")
 

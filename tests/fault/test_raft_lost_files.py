@@ -22,10 +22,11 @@ from lithify.raft.entry import Entry
 from lithify.raft.errors import EntriesLost, FilesLost
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv.client import KvClient
-from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.machine import kv_machine
 from lithify.raft.net.client_operations import Address
 from lithify.raft.node.identity import NodeIdentity
-from lithify.raft.node.node import RaftNode, RaftNodeSettings
+from lithify.raft.node.node import RaftNode
+from lithify.raft.node.settings import RaftNodeSettings
 from lithify.raft.storage.segment_file import SegmentLimits
 from lithify.raft.storage.storage import RaftStorage, StorageSettings
 from lithify.raft.storage.wal.batch import StateSaved
@@ -50,7 +51,7 @@ def settings(directory: Path, *, snapshot_entries: int = 10_000) -> RaftNodeSett
 
 
 def opened(directory: Path) -> RaftNode:
-    return RaftNode(settings(directory), LocalFileSystem(), KvMachine)
+    return RaftNode(settings(directory), LocalFileSystem(), kv_machine)
 
 
 def lived(directory: Path, *, snapshot: bool) -> Path:

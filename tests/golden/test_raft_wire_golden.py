@@ -30,6 +30,7 @@ from lithify.raft.group.removed_members import (
     RemovedMembership,
 )
 from lithify.raft.net.control_frames import (
+    Challenge,
     ClientEvent,
     ClientRequest,
     ClientRequests,
@@ -37,6 +38,7 @@ from lithify.raft.net.control_frames import (
     Credentials,
     Hello,
     Introduction,
+    Proof,
     Welcome,
 )
 from lithify.raft.net.peer_recognition import KnownStart, Standing, Starts
@@ -90,6 +92,8 @@ MESSAGES: tuple[Any, ...] = (
     Credentials(
         3, "0b" * 16, "", "{}", "0d" * 16, '[2, ["a1b2c3d4", "e5f60718"]]', '{"n3": ["0c", 1, "d"]}'
     ),
+    Challenge(b"\x0e" * 32, "raft", "n2"),
+    Proof(b"\x0f" * 32, b"\x10" * 32),
 )
 
 

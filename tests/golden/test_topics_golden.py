@@ -20,10 +20,10 @@ from lithify.log.segments.frame import LogEntry
 from lithify.positions import PACKED, pack
 from lithify.topics.definitions.definitions import (
     Definitions,
-    DefinitionsFile,
     NamespaceDefinition,
     TopicDefinition,
 )
+from lithify.topics.definitions.definitions_file import DefinitionsFile
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.directories.inventory import Inventory
 from lithify.topics.messages.message import encode_entry

@@ -25,7 +25,7 @@ import contextlib
 import random
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.clock import ManualClock
 from lithify.errors import LithifyError, WriteFailed
@@ -50,15 +50,17 @@ from lithify.raft.storage.storage import StorageSettings
 from lithify.testing.faulty_fs import PowerCut
 from tests.linearizable import Op as ClientOp
 from tests.linearizable import explain, is_linearizable
-from tests.property.raft_member import Member, check_live
+from tests.property.raft_member import Member, WatchedMachine, check_live
 from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from lithify.live_set import LiveSet
     from lithify.raft.core import RaftMessage
     from lithify.raft.group.group import Group
     from lithify.raft.kv.state import KvState
+    from lithify.raft.machine import Machine
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 KEYS = (b"a", b"b", b"c")
@@ -67,13 +69,15 @@ HEAL_ROUNDS_MAX = 600
 
 
 class World:
+    group_names: tuple[str, ...] = GROUPS
+
     def __init__(self, seed: int) -> None:
         self.random = rng = random.Random(seed)
         self.clock = ManualClock()
         self.now = 0
         self.crashes = rng.random() < 0.8
         self.loss = rng.choice((0.0, 0.02, 0.1))
-        self.groups = GROUPS[: rng.choice((1, 1, 2, 3))]
+        self.groups = self.group_names[: rng.choice((1, 1, 2, 3))]
         self.applied: dict[str, dict[int, tuple[int, bytes]]] = {group: {} for group in self.groups}
         self.counts: Counter[str] = Counter()
         self.network: list[tuple[str, RaftMessage]] = []
@@ -134,6 +138,25 @@ class World:
             clock=self.clock,
             core=core,
         )
+
+    # The machine.
+
+    def machine_of(self, group: str) -> Machine[Any]:
+        return WatchedMachine(self.applied[group])
+
+    def live_in(self, group: str, pieces: Iterable[bytes]) -> LiveSet:
+        machine = self.machine_of(group)
+        return machine.live_indexes(machine.load(pieces))
+
+    def check_live(self, group: Group[Any]) -> None:
+        check_live(group)
+
+    def last_command(self) -> bytes:
+        return kv.put(b"end", b"%d" % self.now)
+
+    def contents(self, group: Group[Any]) -> object:
+        """What must be the same on all members in the end."""
+        return dict(group.state.rows.items())
 
     # Members.
 
@@ -411,7 +434,7 @@ class World:
                 leader = self.a_leader(name)
                 if name not in final and leader is not None:
                     done = partial(self.ended, final, name)
-                    leader.groups[name].propose(kv.put(b"end", b"%d" % self.now), done)
+                    leader.groups[name].propose(self.last_command(), done)
             if all(name in final and self.all_the_same(name, final[name]) for name in self.groups):
                 return
         everyone = self.members.values()
@@ -450,9 +473,8 @@ class World:
         if len({group.applied_index for group in groups}) > 1:
             return False
         for group in groups:
-            states = (dict(each._at.state.rows.items()) for each in (group, leader))
-            assert next(states) == next(states), "two states"
-            check_live(group)
+            assert self.contents(group) == self.contents(leader), "two states"
+            self.check_live(group)
         return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.errors import WriteFailed
 from lithify.events import WriteRefused
@@ -18,10 +18,9 @@ from lithify.raft.storage.wal.wal import Rolled
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from lithify.fs import MemoryFileSystem
-    from lithify.live_set import LiveSet
     from lithify.raft.kv.state import KvState
     from lithify.raft.machine import CommandBatch, Effect
     from lithify.raft.pending_work import Job
@@ -47,11 +46,6 @@ class WatchedMachine(KvMachine):
         return state, replies, effects
 
 
-def live_in(_: str, pieces: Iterable[bytes]) -> LiveSet:
-    machine = KvMachine()
-    return machine.live_indexes(machine.load(pieces))
-
-
 class Member:
     """One process: its disk, and what its threads have to do."""
 
@@ -70,23 +64,23 @@ class Member:
         self.events: list[WalEvent] = []
         self.rolled: list[Rolled] = []
         self.flushed: list[tuple[Rolled, list[Flushed]]] = []
-        self.jobs: list[tuple[Group[KvState], Job]] = []
-        self.reads: list[tuple[Group[KvState], Job]] = []
-        self.results: list[tuple[Group[KvState], Job, object]] = []
+        self.jobs: list[tuple[Group[Any], Job]] = []
+        self.reads: list[tuple[Group[Any], Job]] = []
+        self.results: list[tuple[Group[Any], Job, object]] = []
         self.calls = 0
         self.storage = RaftStorage(self.fs, "d", world.storage_settings)
-        self.storage.open_groups(live_in)
+        self.storage.open_groups(world.live_in)
         self.storage.removing = self.remove
         settings = world.settings_of(name)
-        self.groups: dict[str, Group[KvState]] = {}
+        self.groups: dict[str, Group[Any]] = {}
         left = world.left.get(name, NEVER_LEFT)
-        for group, applied in world.applied.items():
+        for group in world.applied:
             own = self.storage.groups.get(group) or self.storage.create(group)
             if own.hard_state.term <= left.term:
                 own.hard_state = HardState(left.term + 1, name)
-            machine = WatchedMachine(applied)
+            machine = world.machine_of(group)
             self.groups[group] = Group(self.storage, group, name, machine, settings, rng.randrange)
-            check_live(self.groups[group])
+            world.check_live(self.groups[group])
 
     def remove(self, files: Callable[[], None]) -> None:
         # What the disk refuses to remove is found by the next start.
@@ -127,7 +121,7 @@ class Member:
         # Any of them: readers overtake each other.
         self.run(*self.reads.pop(self.world.random.randrange(len(self.reads))))
 
-    def run(self, group: Group[KvState], job: Job) -> None:
+    def run(self, group: Group[Any], job: Job) -> None:
         try:
             self.results.append((group, job, job()))
         except (OSError, WriteFailed) as error:

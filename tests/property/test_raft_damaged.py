@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lithify.raft.group.group import Group
+from lithify.raft.group.possible_loss import PossibleLoss
 from lithify.raft.storage.manifest import RaftManifest
 from tests.property.raft_damaged import simulate
 
@@ -38,13 +38,13 @@ def test_a_damaged_last_batch_forks_nothing_in_long_runs(first: int) -> None:
 def test_a_member_that_votes_in_doubt_loses_what_was_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin = Group._begin_in_doubt
+    begin = PossibleLoss.__init__
 
-    def begin_and_vote(group: Group[Any], term: int) -> None:
-        begin(group, term)
-        group._own.doubt_term = None
+    def begin_and_vote(loss: PossibleLoss, *given: Any) -> None:
+        begin(loss, *given)
+        loss._own.doubt_term = None
 
-    monkeypatch.setattr(Group, "_begin_in_doubt", begin_and_vote)
+    monkeypatch.setattr(PossibleLoss, "__init__", begin_and_vote)
     with pytest.raises(AssertionError, match="two histories"):
         one_of(18)
 

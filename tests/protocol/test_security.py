@@ -14,7 +14,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -175,11 +174,8 @@ class Site:
 
 def _with_shop(definitions: Definitions) -> Definitions:
     shop = Namespace.parse("shop/eu")
-    definitions = replace(
-        definitions,
-        tenants=definitions.tenants | {"shop": {"adminRoles": ["boss"]}},
-        namespaces=definitions.namespaces | {str(shop): NamespaceDefinition()},
-    )
+    definitions = definitions.with_tenant("shop", {"adminRoles": ["boss"]})
+    definitions = definitions.with_namespace(shop, NamespaceDefinition())
     definitions = with_grant(definitions, shop, "writer", ["produce"])
     return with_grant(definitions, shop, "reader", ["consume"])
 

@@ -17,6 +17,7 @@ from lithify.blobs.errors import BlobStoreNotFound
 from lithify.blobs.records import NEVER_MS
 from lithify.blobs.stores import ONE_SEGMENT
 from lithify.errors import InvalidInput, LithifyError
+from lithify.ownership import NotOwner
 
 if TYPE_CHECKING:
     from lithify.blobs.content.reader import BlobInfo
@@ -98,11 +99,17 @@ def store_row(stores: BlobStores, name: str) -> dict[str, Any]:
 
 
 def listed_row(stores: BlobStores, name: str) -> dict[str, Any]:
-    """The same for a list: a store that cannot be opened has `error`, and `used_bytes` null."""
+    """The same for a list: a store that cannot be opened has `error`, and `used_bytes` null.
+
+    So has `used_bytes` a store of another node, which is `node`.
+    """
     try:
         return store_row(stores, name)
     except BlobStoreNotFound:
         raise
+    except NotOwner as error:
+        row = stores.definition(name).row()
+        return {"store": name, **row, "used_bytes": None, "node": error.owner}
     except LithifyError as error:
         row = stores.definition(name).row()
         return {"store": name, **row, "used_bytes": None, "error": str(error)}

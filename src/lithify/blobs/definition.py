@@ -6,44 +6,49 @@
 The namespace is one of topics: its permissions apply to the stores as well. `settings` are the
 store's own values of `BlobSettings`, by name; all others come from the node.
 
-A name consists of letters, digits, `-`, `_` and `.` and begins with a letter or digit, so that
-paths and URLs can hold it without escapes. Pure; a `StoreDefinitions` stores the definitions.
+`names.py` has the rule for its name. Pure; a `StoreDefinitions` stores the definitions.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.blobs.settings import StoreShape
-from lithify.errors import InvalidInput, InvalidSetting
+from lithify.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lithify.blobs.settings import BlobSettings
+    from lithify.log.object_file import ObjectIdentity
 
 __all__ = [
     "NAMESPACE_DEFAULT",
-    "NAME_CHARACTERS_MAX",
     "StoreDefinition",
     "StoreDefinitions",
-    "changed_settings",
-    "check_store_name",
     "named_settings",
     "parse_value",
     "setting_names",
     "with_settings",
 ]
 
-NAME_CHARACTERS_MAX = 128
 NAMESPACE_DEFAULT = "public/default"
 
-_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
+
+class RemovedStore(Protocol):
+    """A store that was deleted, or something else that was."""
+
+    @property
+    def identity(self) -> ObjectIdentity:
+        """What the directory must be of."""
+
+    @property
+    def is_store(self) -> bool:
+        """Is it a store?"""
 
 
 class StoreDefinitions(Protocol):
@@ -51,6 +56,21 @@ class StoreDefinitions(Protocol):
 
     def stores(self) -> Mapping[str, dict[str, Any]]:
         """The definitions of all stores, by name."""
+
+    def store_identity(self, name: str) -> ObjectIdentity | None:
+        """What the directory of a store must be of; None if there are no ids."""
+
+    def removals(self) -> Sequence[RemovedStore]:
+        """What was deleted, and this node has not confirmed."""
+
+    def confirm_removals(self, ids: Collection[int]) -> None:
+        """Say that this node has no directories of objects that were deleted."""
+
+    def owns_store(self, name: str) -> bool:
+        """Is a store defined, with its data on this node?"""
+
+    def check_store_owner(self, name: str) -> None:
+        """Raise `NotOwner` if a store belongs to another node."""
 
     def add_store(self, name: str, row: dict[str, Any]) -> None:
         """Add a definition; durable when it returns."""
@@ -80,15 +100,6 @@ class StoreDefinition:
     def row(self) -> dict[str, Any]:
         """The definition as JSON values."""
         return asdict(self)
-
-
-def check_store_name(name: str) -> None:
-    """Raise unless the name is valid for a store."""
-    if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"name of a blob store {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
-            "or -_. and begin with a letter or digit"
-        )
 
 
 def with_settings(settings: BlobSettings, values: Mapping[str, Any]) -> BlobSettings:
@@ -132,29 +143,6 @@ def setting_names(settings: BlobSettings) -> dict[str, Any]:
         else:
             found[each.name] = value
     return found
-
-
-def changed_settings(
-    settings: Mapping[str, Any], given: Mapping[str, Any], unset: Iterable[str]
-) -> dict[str, Any]:
-    """The settings of a definition, changed by `given`; `unset` ones revert to the node's."""
-    found = {
-        name: dict(value) if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-    }
-    for name in unset:
-        part, _, rest = name.partition(".")
-        if rest and isinstance(found.get(part), dict):
-            found[part].pop(rest, None)
-        elif not rest:
-            found.pop(part, None)
-    for name, value in given.items():
-        inside = found.get(name)
-        if isinstance(inside, dict) and isinstance(value, Mapping):
-            inside |= value
-        else:
-            found[name] = value
-    return {name: value for name, value in found.items() if value != {}}
 
 
 def _replaced(settings: Any, values: Mapping[str, Any], above: str) -> Any:

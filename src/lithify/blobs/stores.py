@@ -17,7 +17,7 @@ Any thread may call. A store is opened once; a second caller waits for it, and f
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,6 @@ from lithify.blobs.compaction.scheduling import BlobCompactions
 from lithify.blobs.definition import (
     NAMESPACE_DEFAULT,
     StoreDefinition,
-    changed_settings,
-    check_store_name,
     setting_names,
     with_settings,
 )
@@ -38,12 +36,21 @@ from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed_directories import StoreDirectories, UnclaimedStore
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
-from lithify.errors import InvalidSetting, LithifyError, MissingFile, OpenFailed
+from lithify.errors import (
+    InvalidSetting,
+    LithifyError,
+    MissingFile,
+    OpenFailed,
+    is_outcome_unknown,
+)
 from lithify.fs.full_disk_reserve import NO_RESERVE
-from lithify.log.directory_marks import begin_creation, remove_created
-from lithify.log.file_names import MANIFEST
+from lithify.json_settings import changed_settings
+from lithify.log.directory_marks import begin_creation, clear_mark, remove_created
+from lithify.log.file_names import MANIFEST, OBJECT
+from lithify.log.object_file import WrongObject
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
+from lithify.names import check_store_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -137,11 +144,14 @@ class BlobStores:
                 except BaseException:
                     store.abandon()
                     raise
-            except BaseException:
-                with suppress(LithifyError):
-                    remove_created(self._fs, self._path(name))
+            except BaseException as error:
+                # If the store may be defined, the next open decides by the mark.
+                if not is_outcome_unknown(error):
+                    with suppress(LithifyError):
+                        remove_created(self._fs, self._path(name))
                 raise
             try:
+                self._directories.check_object(name)
                 self._directories.created(name)
             except BaseException:
                 # It is defined: the next use removes the mark.
@@ -166,6 +176,7 @@ class BlobStores:
                 raise InvalidSetting(each, None, f"one of {', '.join(known)}")
         with self._claims.of([name]):
             definition = self.definition(name)
+            self._definitions.check_store_owner(name)
             own = changed_settings(definition.settings, given, unset)
             applied = with_settings(self.settings, own)
             self._definitions.change_store(name, lambda row: {**row, "settings": own})
@@ -184,6 +195,7 @@ class BlobStores:
         """Create a store of another shape, which must not exist, from the valid records of one."""
         check_store_name(target)
         known = self.definition(source)
+        self._definitions.check_store_owner(source)
         definition = replace(
             known,
             capacity_bytes=capacity_bytes,
@@ -208,12 +220,17 @@ class BlobStores:
     def verify(self, name: str) -> VerifyReport:
         """Check every byte of a store, and its index against a replay of its log."""
         self.definition(name)
+        self._definitions.check_store_owner(name)
         return verify_store(self._fs, self._path(name), self.clock)
 
     def names(self, namespace: str | None = None) -> list[str]:
         """All stores, or those of a namespace, sorted."""
         rows = self._definitions.stores().items()
         return sorted(name for name, row in rows if namespace in (None, row["namespace"]))
+
+    def own_names(self) -> list[str]:
+        """The stores that have their data on this node, sorted."""
+        return list(filter(self._definitions.owns_store, self.names()))
 
     def definition(self, name: str) -> StoreDefinition:
         """The definition of a store; raises `BlobStoreNotFound`."""
@@ -226,27 +243,31 @@ class BlobStores:
         """Delete a store and its files; a blob that is being read is read to its end."""
         with self._claims.of([name]), self.reserve.if_full():
             definition = self.definition(name)
+            self._definitions.check_store_owner(name)
+            identity = self._definitions.store_identity(name)
             try:
                 self._directories.check_shape(name, definition)
-            except ShapeDiffers as error:
+                self._directories.check_object(name)
+            except (ShapeDiffers, WrongObject) as error:
                 self._definitions.remove_store(name)
                 log.warning("the directory of a deleted blob store is kept", reason=str(error))
                 return
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
                 self._definitions.remove_store(name)
-            except BaseException:
-                try:
-                    self._directories.unmark(name)
-                except LithifyError:
-                    # Nothing may be acknowledged in a store that the next open, or the next
-                    # attempt, deletes.
-                    self._remove_from_use(name)
-                    raise
+            except BaseException as error:
+                # Nothing may be acknowledged in a store that the next open, or the next attempt,
+                # deletes: one that may be deleted, or whose mark stays.
+                with ExitStack() as stack:
+                    stack.callback(self._remove_from_use, name)
+                    if not is_outcome_unknown(error):
+                        self._directories.unmark(name)
+                        stack.pop_all()
                 raise
             self._remove_from_use(name)
             self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
+            self._definitions.confirm_removals([identity.id] if identity is not None else ())
 
     def _remove_from_use(self, name: str) -> None:
         """Remove a store from use."""
@@ -261,7 +282,7 @@ class BlobStores:
         """Stores that are defined, so they were created, and have no log."""
         return [
             {"store": name, "directory": self._path(name), "defined": True}
-            for name in self.names()
+            for name in self.own_names()
             if not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
         ]
 
@@ -291,6 +312,8 @@ class BlobStores:
                 name, namespace, settings or {}, self.clock.now_ms()
             )
             with_settings(self.settings, definition.settings)
+            # It becomes another object. Without the file it is known by its name.
+            clear_mark(self._fs, self._path(name), OBJECT)
             self._definitions.add_store(name, definition.row())
             self._directories.scan()
         log.info("blob store adopted", store=name)
@@ -304,22 +327,27 @@ class BlobStores:
             return store
         with self._claims.of([name]), _typed_errors(name):
             definition = self.definition(name)
+            self._definitions.check_store_owner(name)
             store = self._open.get(name)
             if store is None:
                 if self._directories.is_deleted(name):
                     raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
                 self._directories.check_shape(name, definition)
-                self._directories.created(name)
                 with self.damage.opening(f"blob store {name}"):
+                    self._check_exists(name)
+                    self._directories.check_object(name)
+                    self._directories.created(name)
                     store = self._open_store(name, definition)
                 self._open[name] = self._ready(store)
             return store
 
-    def _open_store(self, name: str, definition: StoreDefinition) -> BlobStore:
+    def _check_exists(self, name: str) -> None:
         manifest = f"{self._path(name)}/{MANIFEST}"
         if not self._fs.exists(manifest):
             # It is defined, so it was created.
             raise MissingFile(manifest, f"the definition of blob store {name}")
+
+    def _open_store(self, name: str, definition: StoreDefinition) -> BlobStore:
         return BlobStore.open(
             self._fs,
             self._path(name),

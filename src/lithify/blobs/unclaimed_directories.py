@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lithify.blobs.definition import StoreDefinition, check_store_name
+from lithify.blobs.definition import StoreDefinition
 from lithify.blobs.errors import NotABlobStore, ShapeDiffers
 from lithify.blobs.settings import StoreShape
 from lithify.blobs.store import KIND
@@ -45,9 +45,11 @@ from lithify.log.directory_marks import (
     remove_deleted,
     write_deletion,
 )
-from lithify.log.file_names import CREATING, DELETED, MANIFEST
+from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.manifest import read_manifest
+from lithify.log.object_file import check_object, is_of_other, read_object
 from lithify.logger import get_logger
+from lithify.names import check_store_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,7 +123,9 @@ class StoreDirectories:
         path = self.path(name)
         if self._fs.exists(path):
             logs = {"": log_id_in(self._fs, path)}
-            write_deletion(self._fs, path, Deletion(name, now_ms, logs))
+            identity = self._definitions.store_identity(name)
+            object_id = identity.id if identity is not None else 0
+            write_deletion(self._fs, path, Deletion(name, now_ms, logs, object_id))
 
     def unmark(self, name: str) -> None:
         """Remove the mark; the definition is still there."""
@@ -148,6 +152,16 @@ class StoreDirectories:
         if found != defined:
             raise ShapeDiffers(name, self.path(name), defined, found)
 
+    def check_object(self, name: str) -> None:
+        """Raise `WrongObject` unless the directory is of the store that is defined."""
+        wanted = self._definitions.store_identity(name)
+        check_object(self._fs, self.path(name), wanted, f"blob store {name}")
+
+    def _is_served(self, name: str) -> bool:
+        wanted = self._definitions.store_identity(name)
+        is_other = is_of_other(self._fs, self.path(name), wanted)
+        return self._definitions.owns_store(name) and not is_other
+
     def definition(
         self, name: str, namespace: str, settings: Mapping[str, Any], now_ms: int
     ) -> StoreDefinition:
@@ -159,11 +173,10 @@ class StoreDirectories:
 
     def scan(self) -> dict[str, UnclaimedStore]:
         """Scan the disk for unclaimed stores."""
-        known = self._definitions.stores()
         self.unclaimed = {
             name: UnclaimedStore(name, self.path(name), self._problem(name))
             for name in self._names()
-            if name not in known
+            if not self._is_served(name)
             and not self.is_deleted(name)
             and not is_creating(self._fs, self.path(name))
             and not is_empty(self._fs, self.path(name))
@@ -194,9 +207,18 @@ class StoreDirectories:
                 if self._fs.stat(self.path(name)).is_dir:
                     yield name
 
+    def _finish_removals(self) -> None:
+        """Delete the directories of exactly those stores that were deleted, and confirm it."""
+        removals = [each for each in self._definitions.removals() if each.is_store]
+        for removal in removals:
+            path = self.path(removal.identity.name)
+            if read_object(self._fs, path) == removal.identity:
+                remove_tree(self._fs, path, OBJECT)
+        self._definitions.confirm_removals([each.identity.id for each in removals])
+
     def _finish_interrupted(self) -> None:
         for name in list(self._names()):
-            known = name in self._definitions.stores()
+            known = self._is_served(name)
             path = self.path(name)
             if self.is_deleted(name):
                 if known:
@@ -210,6 +232,7 @@ class StoreDirectories:
             elif not known and is_empty(self._fs, path):
                 with suppress(WriteFailed):
                     remove_tree(self._fs, path)
+        self._finish_removals()
         if self.scan():
             log.warning(
                 "directories of blob stores without a definition are not served: "

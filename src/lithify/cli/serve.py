@@ -1,6 +1,7 @@
 """`lithify serve`: run a node until SIGTERM or SIGINT.
 
     lithify serve [--data DIR] [--pulsar-port N] [--http-port N] [--config FILE]
+                  [--node NAME] [--cluster-port N] [--peer NAME=HOST:PORT]… [--join]
 
 Prints its addresses to stdout, one per line, once clients can connect, and log lines to stderr. A
 second signal has no effect: shutdown is quick.
@@ -18,10 +19,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lithify.cli.options import ConfigFile
+from lithify.cli.quick_imports import without_collections
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.node.server import Addresses
+    from lithify.pulsar.broker import Broker
 
 __all__ = ["serve"]
 
@@ -40,23 +46,53 @@ def serve(
     http_port: Annotated[
         int | None, typer.Option(metavar="N", help="Port for HTTP; default: 8080; 0: a free port.")
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the node; permanent. Default: a random name."),
+    ] = None,
+    cluster_port: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Port for the other nodes; default: none, a node alone."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=HOST:PORT", help="Another node of the cluster; repeatable."),
+    ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Wait to be added to a cluster; do not start one.")
+    ] = False,
     config: ConfigFile = None,
 ) -> None:
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
-    from lithify.fs import LocalFileSystem
-    from lithify.node.node import Node
-    from lithify.node.settings import read_settings
-    from lithify.node.stderr_log import configure_log_lines, log_event
+    with without_collections():
+        from lithify.fs import LocalFileSystem
+        from lithify.node.node import Node
+        from lithify.node.settings import read_settings
+        from lithify.node.stderr_log import configure_log_lines, log_event
 
-    flags = {"data": data, "pulsar_port": pulsar_port, "http_port": http_port}
+    flags = {
+        "data": data,
+        "pulsar_port": pulsar_port,
+        "http_port": http_port,
+        "node": node,
+        "cluster_port": cluster_port,
+        "peers": tuple(peer) if peer else None,
+        "join": join or None,
+    }
     settings = read_settings(
         LocalFileSystem(), config=config, environ=os.environ, flags=flags
     ).settings
     configure_log_lines(settings.log_level)
     _raise_descriptor_limit()
     _keep_freed_memory()
-    with Node(settings, events=log_event, what="lithify serve") as node:
-        asyncio.run(_serve(node))
+    # A node that waits for others does not run the event loop that handles signals later.
+    signal.signal(signal.SIGTERM, _end)
+    with Node(settings, events=log_event, what="lithify serve") as opened:
+        asyncio.run(_serve(opened))
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def _raise_descriptor_limit() -> None:
@@ -85,13 +121,19 @@ def _keep_freed_memory() -> None:
 
 
 async def _serve(node: Node) -> None:
-    from lithify.http.app import create_app
+    with without_collections():
+        from lithify.http.app import create_app
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    make_app = partial(create_app, metrics_open=node.settings.metrics_open)
+    create = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
+
+    def make_app(broker: Broker, stores: BlobStores) -> FastAPI:
+        with without_collections():
+            return create(broker, stores)
+
     await node.serve(stop=stop, ready=_print_addresses, make_app=make_app)
 
 
@@ -99,3 +141,5 @@ def _print_addresses(addresses: Addresses) -> None:
     typer.echo(f"pulsar  {addresses.pulsar}")
     if addresses.http is not None:
         typer.echo(f"http    {addresses.http}")
+    if addresses.cluster is not None:
+        typer.echo(f"cluster  {addresses.cluster}")

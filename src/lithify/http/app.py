@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.stores import BlobStores
     from lithify.http.blobs.stores_and_blobs import BlobService
+    from lithify.http.cluster.access import ClusterAccess
     from lithify.pulsar.broker import Broker
 
     Part = Callable[[FastAPI], None]
@@ -46,11 +47,13 @@ def create_app(
     stores: BlobStores | None = None,
     *,
     cluster: str = "standalone",
+    member: ClusterAccess | None = None,
     metrics_open: bool = False,
     empty: bool = False,
 ) -> FastAPI:
     """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
+    `member` is the cluster that the process is a node of; without it /cluster and /catalog say so.
     If `metrics_open` is set, /metrics needs no token. An `empty` application has no routes until
     `add_routes` adds those of a path.
     """
@@ -65,6 +68,7 @@ def create_app(
     )
     app.state.broker = broker
     app.state.cluster = cluster
+    app.state.member = member
     app.state.metrics_open = metrics_open
     app.state.stores = stores
     app.state.blobs = None
@@ -160,6 +164,13 @@ def _add_unclaimed(app: FastAPI) -> None:
     app.include_router(unclaimed.missing_router)
 
 
+def _add_cluster(app: FastAPI) -> None:
+    from lithify.http.cluster import catalog, members, raft
+
+    for module in (members, raft, catalog):
+        app.include_router(module.router)
+
+
 def _add_others(app: FastAPI) -> None:
     from lithify.http import health, metrics, openapi
     from lithify.http.admin import (
@@ -173,7 +184,7 @@ def _add_others(app: FastAPI) -> None:
         topic_policies,
     )
 
-    app.state.health = health.Health(app.state.broker, app.state.stores)
+    app.state.health = health.Health(app.state.broker, app.state.stores, app.state.member)
     for module in (
         *(health, brokers, tenants, namespaces, backlog_quotas, subscriptions, schemas, metrics),
         *(topic_policies, topic_maintenance, openapi),
@@ -189,6 +200,7 @@ _PARTS: tuple[Part, ...] = (
     _add_compaction,
     _add_topics,
     _add_unclaimed,
+    _add_cluster,
     _add_others,
 )
 _TOPICS = "/admin/v2/persistent/[^/]+/[^/]+"
@@ -197,6 +209,7 @@ _SEPARATE: tuple[tuple[re.Pattern[str], Part], ...] = (
     (re.compile("/topics/.*"), _add_messages),
     (re.compile(f"{_TOPICS}(/[^/]+(/(partitions|(partitioned-)?stats))?)?"), _add_topics),
     (re.compile(f"{_TOPICS}/[^/]+/compaction(/.*)?"), _add_compaction),
+    (re.compile("/(cluster|catalog)(/.*)?"), _add_cluster),
     (re.compile("/admin/v2/(unclaimed|missing)(/.*)?"), _add_unclaimed),
 )
 """Paths that only the routes of one part can match. Other paths need the routes of all parts."""

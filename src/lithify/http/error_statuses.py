@@ -30,6 +30,15 @@ from lithify.blobs.errors import (
     RangeNotSatisfiable,
     ShapeDiffers,
 )
+from lithify.catalog.errors import (
+    CatalogVersionNotFound,
+    CatalogVersionTrimmed,
+    InvalidDefinitionsText,
+    ObjectExists,
+    ObjectInUse,
+    ObjectNotFound,
+    WrongIndexStatus,
+)
 from lithify.compaction.scheduling.run_queue import RequestUnknown
 from lithify.errors import (
     InvalidInput,
@@ -38,7 +47,9 @@ from lithify.errors import (
     RunRefused,
     UnclaimedDirectory,
 )
+from lithify.exit_codes import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from lithify.logger import get_logger
+from lithify.ownership import NotOwner
 from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy
@@ -76,6 +87,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (NotDefined, HTTPStatus.NOT_FOUND),
     (TooManyTopics, HTTPStatus.SERVICE_UNAVAILABLE),
     (AlreadyDefined, HTTPStatus.CONFLICT),
+    (CatalogVersionTrimmed, HTTPStatus.GONE),
     (UnclaimedDirectory, HTTPStatus.CONFLICT),
     (NotEmpty, HTTPStatus.CONFLICT),
     (IncompatibleSchema, HTTPStatus.CONFLICT),
@@ -96,7 +108,6 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (RangeNotSatisfiable, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
     # A topic or store was closed during a request: a retry finds it open again, or missing.
     (LogClosed, HTTPStatus.SERVICE_UNAVAILABLE),
-    (InvalidInput, HTTPStatus.PRECONDITION_FAILED),
 )
 
 _STATUS_BY_ERRNO = {
@@ -108,11 +119,31 @@ _STATUS_BY_ERRNO = {
 }
 """Statuses of errors whose `cause` is an `OSError`, by errno."""
 
-_BLOBS = "/blobs/"
+_STATUS_BY_EXIT_CODE = {
+    USAGE: HTTPStatus.PRECONDITION_FAILED,
+    NOT_FOUND: HTTPStatus.NOT_FOUND,
+    CONFLICT: HTTPStatus.CONFLICT,
+    UNREACHABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    OUTCOME_UNKNOWN: HTTPStatus.GATEWAY_TIMEOUT,
+}
+"""Statuses of all other errors; a failure is an internal error."""
+
+_BY_EXIT_CODE = (
+    CatalogVersionNotFound,
+    InvalidDefinitionsText,
+    ObjectExists,
+    ObjectInUse,
+    ObjectNotFound,
+    WrongIndexStatus,
+)
+"""Invalid input that is not simply invalid."""
+
+_OWN_PATHS = ("/blobs/", "/cluster/", "/catalog/")
+"""Paths that no tool of Pulsar uses: there an invalid request is 400, where those expect 412."""
 
 
 def status_of(error: LithifyError) -> HTTPStatus:
-    """The status of the first matching class; other errors are internal errors."""
+    """The status of the first matching class, otherwise that of the error's exit code."""
     if isinstance(error, RequestRefused):
         return error.status
     cause = getattr(error, "cause", None)
@@ -121,7 +152,9 @@ def status_of(error: LithifyError) -> HTTPStatus:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+    if isinstance(error, InvalidInput) and not isinstance(error, _BY_EXIT_CODE):
+        return HTTPStatus.PRECONDITION_FAILED
+    return _STATUS_BY_EXIT_CODE.get(error.exit_code, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -147,19 +180,31 @@ def refusal(request: Request, error: LithifyError) -> Response:
     """The response to a refused or failed request."""
     status = status_of(error)
     if status is HTTPStatus.PRECONDITION_FAILED and not isinstance(error, RequestRefused):
-        # Below /blobs, where no tool of Pulsar expects 412.
-        in_blobs = f"{request.scope['path']}/".startswith(_BLOBS)
-        status = HTTPStatus.BAD_REQUEST if in_blobs else status
+        is_own = f"{request.scope['path']}/".startswith(_OWN_PATHS)
+        status = HTTPStatus.BAD_REQUEST if is_own else status
     request.app.state.broker.topics.damage.record(error)
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", path=request.url.path, reason=str(error))
+    if isinstance(error, NotOwner):
+        status = (
+            HTTPStatus.TEMPORARY_REDIRECT if error.urls.http else HTTPStatus.SERVICE_UNAVAILABLE
+        )
     answer = _reason(status, str(error))
     answer.headers[ERROR] = type(error).__name__
+    if isinstance(error, NotOwner) and error.urls.http:
+        answer.headers["Location"] = f"{error.urls.http}{_target(request)}"
     if status is HTTPStatus.UNAUTHORIZED:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable):
         answer.headers["Content-Range"] = f"bytes */{error.size_bytes}"
     return answer
+
+
+def _target(request: Request) -> str:
+    """The path and the query, as the client sent them."""
+    path: bytes = request.scope["raw_path"]
+    query: bytes = request.scope["query_string"]
+    return (path + (b"?" + query if query else b"")).decode("latin-1")
 
 
 async def _bad_request(request: Request, error: Exception) -> Response:  # noqa: ARG001

@@ -1,13 +1,16 @@
 """Metrics in the Prometheus text format, with Pulsar's names, so that its dashboards work.
 
-The metrics of blobs, which Pulsar does not have, are in `blobs/meters.py`.
+The metrics of blobs and of the cluster, which Pulsar does not have, are in `blobs/meters.py` and
+`cluster/meters.py`.
 
 Each request collects the metrics of the open topics. A closed topic is counted, but not opened.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +21,8 @@ from lithify.blobs.store import BlobStore
 from lithify.errors import LogClosed
 from lithify.http.blobs.meters import blob_metrics
 from lithify.http.blobs.stores_and_blobs import BlobService
+from lithify.http.cluster.access import ClusterAccess, in_cluster
+from lithify.http.cluster.meters import cluster_metrics, read_meters
 from lithify.http.long_responses import InPieces, in_turns
 from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker
@@ -46,10 +51,18 @@ def _history_to_read(store: BlobStore) -> Callable[[], object] | None:
 class _Node:
     """Collects the metrics of a node, in steps: a node may have thousands of topics."""
 
-    def __init__(self, broker: Broker, cluster: str, blobs: BlobService | None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        cluster: str,
+        blobs: BlobService | None,
+        meters: dict[str, Any] | None,
+    ) -> None:
+        """`meters` are those of the cluster that the process is a node of."""
         self._broker = broker
         self._cluster = cluster
         self._blobs = blobs
+        self._meters = meters
 
     def text(self) -> Steps[list[bytes]]:
         """All families in the text format, in pieces."""
@@ -68,6 +81,9 @@ class _Node:
             for store in self._blobs.stores.opened().values():
                 yield DiskCall(store, partial(_history_to_read, store))
             for family in blob_metrics(self._blobs.stores, self._blobs.meters):
+                yield from _written(family, pieces)
+        if self._meters is not None:
+            for family in cluster_metrics(self._meters):
                 yield from _written(family, pieces)
         return pieces
 
@@ -230,5 +246,11 @@ class _Family(Collector):
 async def metrics(request: Request, broker: BrokerDep) -> Response:
     """The metrics of the node, for Prometheus."""
     state = request.app.state
-    text = await in_turns(_Node(broker, state.cluster, state.blobs).text(), broker)
+    member: ClusterAccess | None = state.member
+    meters = None
+    if member is not None:
+        # Without them the others are still worth having.
+        with suppress(LogClosed):
+            meters = await in_cluster(member, partial(read_meters, member))
+    text = await in_turns(_Node(broker, state.cluster, state.blobs, meters).text(), broker)
     return InPieces(text, media_type=CONTENT_TYPE_LATEST)

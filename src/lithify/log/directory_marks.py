@@ -6,7 +6,7 @@
                 only after the mark is removed.
     DELETED     The directory is deleted. The mark has the name of the topic or store and the random
                 id of each log deleted with it. It is written before the definition is removed, and
-                is itself removed last.
+                is itself removed last. In a cluster it has the id of the object, too.
 
 A mark is one checked line (`fs/checked_lines.py`), put in place by one rename:
 
@@ -27,14 +27,14 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lithify.errors import LithifyError, WriteFailed
 from lithify.fs import write_atomic
 from lithify.fs.atomic import TEMPORARY_SUFFIX
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.fs.remove_tree import remove_tree
-from lithify.log.file_names import CREATING, DELETED, LOCK
+from lithify.log.file_names import CREATING, DELETED, LOCK, OBJECT
 from lithify.log.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ __all__ = [
 ]
 
 _VERSION = 1
-_NO_DATA = frozenset({LOCK, CREATING + TEMPORARY_SUFFIX, DELETED + TEMPORARY_SUFFIX})
+_NO_DATA = frozenset(
+    {LOCK, OBJECT, *(name + TEMPORARY_SUFFIX for name in (CREATING, DELETED, OBJECT))}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Deletion:
     name: str
     time_ms: int
     logs: dict[str, str] = field(default_factory=dict)
+    object_id: int = 0
+    """0: it is not known."""
 
     def covers(self, place: str, log_id: str) -> bool:
         """May a directory with this log be removed? One without a log has no readable data."""
@@ -72,7 +76,9 @@ class Deletion:
 
     def to_json(self) -> str:
         """Encode for the file."""
-        row = {"name": self.name, "logs": self.logs, "time_ms": self.time_ms}
+        row: dict[str, Any] = {"name": self.name, "logs": self.logs, "time_ms": self.time_ms}
+        if self.object_id:
+            row["id"] = self.object_id
         return json.dumps({"version": _VERSION, **row}, separators=(",", ":"), sort_keys=True)
 
 
@@ -99,7 +105,7 @@ def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
         row = json.loads(lines[0][1])
         if row["version"] != _VERSION:
             return None
-        return Deletion(row["name"], row["time_ms"], dict(row["logs"]))
+        return Deletion(row["name"], row["time_ms"], dict(row["logs"]), row.get("id", 0))
     except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 

@@ -8,6 +8,7 @@ ERASE                      progress of erasing, and the frames being overwritten
 REPLICATION                how far a store has read its replicas, and the replicas the store
 CREATING                   mark: the directory is not finished; nothing in it is acknowledged
 DELETED                    mark: the directory is deleted; its remains may be removed
+OBJECT                     of which object of the catalog the directory has the data
 000000000007.seg           segment 7, written by appends
 000000000009-5f3a.seg      segment 9, written by attempt 5f3a of a rewrite
 000000000007-5f3a.dead     dead set of segment 7, written by run 5f3a
@@ -33,6 +34,7 @@ __all__ = [
     "JOURNAL",
     "LOCK",
     "MANIFEST",
+    "OBJECT",
     "PACE",
     "REPLICATION",
     "FileKind",
@@ -55,6 +57,7 @@ PACE = "PACE.tmp"
 REPLICATION = "REPLICATION"
 CREATING = "CREATING"
 DELETED = "DELETED"
+OBJECT = "OBJECT"
 
 
 class FileKind(StrEnum):
@@ -95,6 +98,7 @@ _FIXED = {
     REPLICATION: FileKind.REPLICATION,
     CREATING: FileKind.MARK,
     DELETED: FileKind.MARK,
+    OBJECT: FileKind.MARK,
 }
 _SUFFIXES = {"seg": FileKind.SEGMENT, "keys": FileKind.KEY_INDEX, "dead": FileKind.DEAD_SET}
 _NUMBERED = re.compile(r"(\d{12})(?:-([0-9a-z]+))?\.(seg|keys|dead)")

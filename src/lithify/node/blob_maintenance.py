@@ -33,7 +33,7 @@ log = get_logger("lithify.node")
 
 async def keep_up(stores: BlobStores, ended: asyncio.Event) -> None:
     """Maintain the stores until `ended` is set."""
-    for name in stores.names():
+    for name in stores.own_names():
         if ended.is_set():
             return
         await asyncio.to_thread(_open, stores, name)

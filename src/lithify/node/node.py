@@ -9,20 +9,25 @@
             ...
 
     DIRECTORY/LOCK          the owner; a second process is refused
-    DIRECTORY/definitions   tenants, namespaces, topics, blob stores
+    DIRECTORY/raft/         the Raft node with the metastore and the catalog, see `cluster.py`
+    DIRECTORY/definitions   definitions that are imported into the catalog when the node opens
+    DIRECTORY/definitions.copy      what the catalog defines of this node, for other processes
     DIRECTORY/RESERVE       space reserved for a full disk, see `fs/full_disk_reserve.py`
     DIRECTORY/topics/       see `topics/topics.py`
     DIRECTORY/blobs/        see `blobs/stores.py`; `node.blobs.create("photos", …)` creates a store
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
-As a library a node has no thread, no socket and no task: each call does its work on the caller's
-thread before it returns. `serve` adds a broker for the same topics and runs in an event loop until
-it is stopped.
+A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
+(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores. As a library
+it has no socket, and no thread but those of the cluster, which is a cluster of one: each call does
+its work on the caller's thread before it returns. `serve` adds a broker for the same topics and
+runs in an event loop until it is stopped.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from lithify.blobs.stores import BlobStores
@@ -30,9 +35,14 @@ from lithify.clock import SystemClock
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.compiled import offer_cache
 from lithify.events import ignore_events
-from lithify.fs import LocalFileSystem
+from lithify.fs import LocalFileSystem, hold_directory
 from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
+from lithify.log.file_names import LOCK
+from lithify.logger import get_logger
+from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.cluster import Cluster
+from lithify.node.import_definitions import import_definitions
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.topics import Topics
 
@@ -48,6 +58,12 @@ if TYPE_CHECKING:
     from lithify.node.settings import NodeSettings
 
 __all__ = ["Node"]
+
+log = get_logger("lithify.node")
+
+
+def ignore_failure() -> None:
+    """Nothing serves: the next call fails."""
 
 
 class Node:
@@ -72,39 +88,55 @@ class Node:
         # Absolute, because tasks on other machines receive paths below it.
         directory = os.path.abspath(settings.data)
         check_no_backup(self.fs, directory)
+        self.fs.mkdir(directory)
         if isinstance(self.fs, LocalFileSystem):
-            self.fs.mkdir(directory)
             offer_cache(f"{directory}/kernels")
         self.queue = RunQueue(self.clock)
         """The queue of the runs of topics and blob stores."""
-        # Topics first: they lock the directory and read all definitions.
-        self.topics = Topics(
-            self.fs,
-            directory,
-            settings=settings.topics,
-            clock=self.clock,
-            events=events,
-            owner=f"{what}, pid {os.getpid()}",
-            queue=self.queue,
-        )
-        try:
+        self.failed: Callable[[], None] = ignore_failure
+        """Called in the cluster thread when `cluster.failure` is set."""
+        owner = f"{what}, pid {os.getpid()}"
+        self._stack = ExitStack()
+        with ExitStack() as opening:
+            lock = hold_directory(self.fs, f"{directory}/{LOCK}", owner)
+            opening.callback(lock.release)
+            self._reserve = Reserve(self.fs, directory)
+            self.cluster = Cluster(settings, self.fs, directory, self.clock, self._cluster_failed)
+            with self._reserve.if_full():
+                self.cluster.start()
+            opening.callback(self.cluster.close)
+            definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
+            import_definitions(self.fs, directory, definitions)
+            self.topics = Topics(
+                self.fs,
+                directory,
+                settings=settings.topics,
+                clock=self.clock,
+                events=events,
+                owner=owner,
+                queue=self.queue,
+                definitions=definitions,
+            )
+            opening.callback(self.topics.close)
             self.blobs = BlobStores(
                 self.fs,
                 directory,
-                self.topics.definitions,
+                definitions,
                 settings=settings.blobs,
                 clock=self.clock,
                 events=events,
                 queue=self.queue,
             )
-        except BaseException:
-            self.topics.close()
-            raise
-        warn_if_shared(self.fs, directory)
-        self._reserve = Reserve(self.fs, directory)
-        self._reserve.keep()
-        self.topics.reserve = self.blobs.reserve = self._reserve
-        self._closed = False
+            opening.callback(self.blobs.close)
+            warn_if_shared(self.fs, directory)
+            self._reserve.keep()
+            self.topics.reserve = self.blobs.reserve = self._reserve
+            self._stack = opening.pop_all()
+
+    def _cluster_failed(self, error: BaseException) -> None:
+        if self.failed is ignore_failure:
+            log.error("the Raft node of the process has failed", reason=str(error))
+        self.failed()
 
     async def serve(
         self,
@@ -121,13 +153,8 @@ class Node:
 
     def close(self) -> None:
         """Make everything durable and release the directory. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            with self._reserve.if_full():
-                try:
-                    self.blobs.close()
-                finally:
-                    self.topics.close()
+        with self._reserve.if_full():
+            self._stack.close()
 
     def __enter__(self) -> Self:
         return self

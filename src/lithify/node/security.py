@@ -37,9 +37,11 @@ __all__ = [
     "SecuritySettings",
     "check_host",
     "is_loopback",
+    "is_wildcard",
     "make_access",
     "make_peers",
     "make_tls",
+    "secret_in",
 ]
 
 
@@ -94,6 +96,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_wildcard(host: str) -> bool:
+    """Whether the address stands for all addresses of the machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def make_access(
     security: SecuritySettings,
     fs: FileSystem,
@@ -103,7 +113,7 @@ def make_access(
 ) -> Permissions | None:
     """The access control; None if everything is permitted to every client."""
     if security.token_secret_file:
-        key = TokenKey.secret(_secret(_read(fs, "token_secret_file", security.token_secret_file)))
+        key = TokenKey.secret(secret_in(_read(fs, "token_secret_file", security.token_secret_file)))
     elif security.token_public_key_file:
         path = security.token_public_key_file
         key = TokenKey.public(_read(fs, "token_public_key_file", path))
@@ -165,7 +175,8 @@ def _read_token(fs: FileSystem, setting: str, path: str) -> str:
     return token.decode()
 
 
-def _secret(data: bytes) -> bytes:
+def secret_in(data: bytes) -> bytes:
+    """The secret in a file."""
     # An editor ends a text with a newline that is not part of the secret; in random bytes it may
     # be.
     text = data.rstrip(b"\r\n")

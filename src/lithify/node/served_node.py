@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.blobs.stores import BlobStores
     from lithify.clock import Clock
     from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.fs import FileSystem
+    from lithify.node.cluster import Cluster
     from lithify.node.settings import NodeSettings
     from lithify.topics.topics import Topics
 
@@ -24,3 +27,6 @@ class ServedNode(Protocol):
     queue: RunQueue
     topics: Topics
     blobs: BlobStores
+    cluster: Cluster
+    failed: Callable[[], None]
+    """Called in the cluster thread when `cluster.failure` is set."""

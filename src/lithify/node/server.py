@@ -1,8 +1,10 @@
 """A node that serves: the broker, HTTP and the maintenance of topics, in one event loop.
 
-1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`).
+1. Load the compiled kernels, so that no client has to wait for that (`warm_up_kernels.py`). If the
+   Raft node, which is open in a thread of its own (`cluster.py`), fails, the node stops, and
+   `serve` raises the error.
 2. Listen for Pulsar clients, then for HTTP. If a port is in use, the start fails here.
-3. Pass the addresses to the caller.
+3. Pass the addresses to the other nodes of the cluster, and to the caller.
 4. Open the topics that are not in use, in the background (`open_topics.py`), and close idle ones
    (`close_idle_topics.py`).
 5. Compact topics and blob stores, on request and by triggers (`compaction_loop.py`); open the
@@ -25,7 +27,7 @@ import os
 import secrets
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lithify import __version__
@@ -35,6 +37,7 @@ from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
 from lithify.node.close_idle_topics import release_idle
 from lithify.node.compaction_loop import compacting
+from lithify.node.node_registry import NodeAddresses
 from lithify.node.open_file_limit import AcceptErrors, files_max, open_topics_max
 from lithify.node.open_topics import open_rest
 from lithify.node.security import make_access, make_peers, make_tls
@@ -81,10 +84,11 @@ class CannotListen(LithifyError):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of a node; `http` is None without HTTP."""
+    """The addresses of a node; `http` is None without HTTP, `cluster` without a cluster port."""
 
     pulsar: str
     http: str | None
+    cluster: str | None = None
 
 
 def authority(host: str, port: int) -> str:
@@ -100,6 +104,7 @@ async def serve(
     make_app: MakeApp | None,
 ) -> None:
     """Serve clients until `stop` is set."""
+    node.cluster.check_serving()
     settings = node.settings
     security = settings.security
     access = make_access(
@@ -124,6 +129,7 @@ async def serve(
     await _warm_up()
     asyncio.get_running_loop().set_exception_handler(AcceptErrors(descriptors))
     async with AsyncExitStack() as stack:
+        stack.enter_context(_until_failure(node, stop))
         # Pushed first, so it runs last: when no connection is left that could send requests.
         stack.push_async_callback(broker.settled)
         port = await stack.enter_async_context(
@@ -134,33 +140,42 @@ async def serve(
             url = broker.service_url = f"pulsar://{address}"
         else:
             url = broker.service_url_tls = f"pulsar+ssl://{address}"
-        http = None
+        http, known = None, NodeAddresses(broker.service_url, broker.service_url_tls)
         if make_app is not None:
             app = make_app(broker, node.blobs)
             http_port = await stack.enter_async_context(_http(app, settings, tls, stop))
             scheme = "http" if tls is None else "https"
             http = f"{scheme}://{authority(settings.http_host, http_port)}"
-        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
-        topics_max = settings.open_topics_max or open_topics_max(descriptors)
-        node.topics.open_max = topics_max
-        # The last quarter is for topics that clients use.
-        await stack.enter_async_context(
-            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
-        )
-        idle_s = settings.topic_idle_ms / 1000
-        await stack.enter_async_context(
-            _background(lambda ended: release_idle(broker, ended, idle_s))
-        )
-        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
-        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
-        await stack.enter_async_context(compacting(node))
+            host = settings.advertised_host or settings.http_host
+            known = replace(known, http=f"{scheme}://{authority(host, http_port)}")
+        await stack.enter_async_context(_maintained(node, broker, descriptors))
         # All objects so far are permanent: without this, a full collection, which stops the loop,
         # takes a hundred milliseconds instead of a few.
         gc.collect()
         gc.freeze()
-        ready(Addresses(url, http))
+        await asyncio.to_thread(node.cluster.announce, known)
+        ready(Addresses(url, http, node.cluster.address or None))
         await stop.wait()
         broker.end()
+
+
+@contextmanager
+def _until_failure(node: ServedNode, stop: asyncio.Event) -> Iterator[None]:
+    """If the Raft node of the process fails, the process stops."""
+    loop = asyncio.get_running_loop()
+
+    def failed() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    before, node.failed = node.failed, failed
+    if node.cluster.failure is not None:
+        stop.set()
+    try:
+        yield
+    finally:
+        node.failed = before
+    if node.cluster.failure is not None:
+        raise node.cluster.failure
 
 
 async def _warm_up() -> None:
@@ -247,6 +262,28 @@ async def _background(work: Callable[[asyncio.Event], Awaitable[None]]) -> Async
         # Not cancelled: its thread would continue while the topics are closed.
         ended.set()
         await task
+
+
+@asynccontextmanager
+async def _maintained(node: ServedNode, broker: Broker, descriptors: int) -> AsyncIterator[None]:
+    """Run everything that is not for a client."""
+    settings = node.settings
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
+        topics_max = settings.open_topics_max or open_topics_max(descriptors)
+        node.topics.open_max = topics_max
+        # The last quarter is for topics that clients use.
+        await stack.enter_async_context(
+            _background(lambda ended: open_rest(node.topics, ended, topics_max * 3 // 4))
+        )
+        idle_s = settings.topic_idle_ms / 1000
+        await stack.enter_async_context(
+            _background(lambda ended: release_idle(broker, ended, idle_s))
+        )
+        await stack.enter_async_context(_background(lambda ended: keep_up(node.blobs, ended)))
+        await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
+        await stack.enter_async_context(compacting(node))
+        yield
 
 
 async def _maintain(node: ServedNode, broker: Broker, ended: asyncio.Event) -> None:

@@ -20,14 +20,14 @@ from __future__ import annotations
 import difflib
 import tomllib
 from dataclasses import dataclass, fields
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.definition import named_settings, parse_value, with_settings
 from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
-from lithify.node.security import SecuritySettings, check_host
+from lithify.node.cluster_settings import ClusterSettings, check_cluster
+from lithify.node.security import SecuritySettings, check_host, is_wildcard
 from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget
 from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.settings import Durability, LogSettings, check_range
@@ -51,6 +51,7 @@ _DEFAULT = "default"
 _OFF = "off"
 _LOG = LogSettings()
 _LIMITS = ConnectionLimits()
+_CLUSTER = ClusterSettings()
 _COMPACTION = TopicCompactionSettings()
 _POLICIES_MIN = {
     "retention_ms": 0,
@@ -155,6 +156,16 @@ class NodeSettings:
     """Whether /metrics needs no token, if other requests do."""
     replication_token_file: str = ""
     """The token for peers without their own file."""
+    node: str = _CLUSTER.node
+    cluster: str = _CLUSTER.cluster
+    cluster_host: str = _CLUSTER.cluster_host
+    cluster_port: int | None = _CLUSTER.cluster_port
+    peers: tuple[str, ...] = _CLUSTER.peers
+    join: bool = _CLUSTER.join
+    cluster_secret_file: str = _CLUSTER.cluster_secret_file
+    cluster_authority_file: str = _CLUSTER.cluster_authority_file
+    tick_ms: int = _CLUSTER.tick_ms
+    """See `ClusterSettings` for these nine."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -176,9 +187,11 @@ class NodeSettings:
             raise InvalidSetting("log_level", self.log_level, f"one of {', '.join(LOG_LEVELS)}")
         check_host("pulsar_host", self.pulsar_host, self.security)
         check_host("http_host", self.http_host, self.security)
-        if not self.advertised_host and _is_wildcard(self.pulsar_host):
-            limit = f"the node's name or address, because it listens on {self.pulsar_host}"
-            raise InvalidSetting("advertised_host", "", limit)
+        check_cluster(self.clustering, self.security)
+        for host in (self.pulsar_host, self.cluster_host):
+            if not self.advertised_host and is_wildcard(host):
+                limit = f"the node's name or address, because it listens on {host}"
+                raise InvalidSetting("advertised_host", "", limit)
         _ = self.topics, self.blobs, self.limits, self.spark  # Their constructors check them.
 
     @property
@@ -229,6 +242,13 @@ class NodeSettings:
         )
 
     @property
+    def clustering(self) -> ClusterSettings:
+        """The settings of the node as a member of a cluster."""
+        return ClusterSettings(
+            **{field.name: getattr(self, field.name) for field in fields(ClusterSettings)}
+        )
+
+    @property
     def spark(self) -> SparkTarget:
         """The Spark for runs."""
         return SparkTarget(
@@ -272,7 +292,7 @@ def read_settings(
     *,
     config: str | None,
     environ: Mapping[str, str],
-    flags: Mapping[str, str | int | None],
+    flags: Mapping[str, str | int | tuple[str, ...] | None],
 ) -> SettingsWithOrigins:
     """The settings from all sources; a flag that is None was not given."""
     values: dict[str, Any] = {}
@@ -369,11 +389,5 @@ def _typed(name: str, value: object, origin: str) -> object:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False
+    # Each use of the flag names one peer.
+    return "--peer" if name == "peers" else "--" + name.replace("_", "-")

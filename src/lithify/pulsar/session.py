@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.ownership import NodeUrls, NotOwner
 from lithify.pulsar.authorization import Gate
 from lithify.pulsar.connection_limits import CONNECT_BYTES_MAX
 from lithify.pulsar.consumer_commands import Consuming
@@ -422,17 +423,16 @@ class Session:
 
     def _lookup(self, command: wire.BaseCommand) -> None:
         request = command.lookupTopic
+        urls = NodeUrls(self.host.service_url, self.host.service_url_tls)
         try:
-            TopicName.parse(request.topic)
-        except InvalidInput as error:
-            self.send(
-                replies.lookup_response(request.request_id, "", "", error_code(error), str(error))
-            )
-            return
-        host = self.host
-        self.send(
-            replies.lookup_response(request.request_id, host.service_url, host.service_url_tls)
-        )
+            self.host.topics.definitions.check_owner(TopicName.parse(request.topic))
+        except (InvalidInput, NotOwner) as error:
+            urls = error.urls if isinstance(error, NotOwner) else NodeUrls()
+            if not (urls.pulsar or urls.pulsar_tls):
+                code, why = error_code(error), str(error)
+                self.send(replies.lookup_response(request.request_id, "", "", code, why))
+                return
+        self.send(replies.lookup_response(request.request_id, urls.pulsar, urls.pulsar_tls))
 
     def _topics_of_namespace(self, command: wire.BaseCommand) -> None:
         request = command.getTopicsOfNamespace

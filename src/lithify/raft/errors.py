@@ -10,6 +10,7 @@ LithifyError
 ├── ClientTooSlow   a client that does not read its messages
 ├── MemberNotReached  a node that is to be added is not at its address
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
+├── MemberReadsOnly  a request that other members must agree to, without an address for them
 ├── MemberAddressDiffers  a member has another address than the given one
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnersNotPromoted  a node that was added is a learner, and no voter yet
@@ -40,6 +41,7 @@ __all__ = [
     "LearnersNotPromoted",
     "MemberAddressDiffers",
     "MemberNotReached",
+    "MemberReadsOnly",
     "NoSuchDirectory",
     "OutcomeUnknown",
     "UnknownGroup",
@@ -147,6 +149,21 @@ class MemberNotReached(LithifyError):
         self.address = address
         what = f"node {node} was not reached at {address}: {why}"
         super().__init__(f"{what}. Nothing has changed; start it first, or correct the address")
+
+
+class MemberReadsOnly(LithifyError):
+    """Other members must agree to the request, and this process has no address for them."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, node: str, others: list[str]) -> None:
+        self.node = node
+        self.others = others
+        what = f"node {node} is in a cluster with {', '.join(others)}"
+        super().__init__(
+            f"{what}, and without an address for them it can only be read. Nothing has changed; "
+            "send the request to a running node, or start this one with its cluster port"
+        )
 
 
 class ForeignGroup(LithifyError):

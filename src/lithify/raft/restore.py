@@ -19,13 +19,11 @@ Called by the command line, with no other process at the directories.
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import DamagedFile, InvalidInput, MissingFile
-from lithify.fs.checked_lines import read_lines
 from lithify.fs.remove_tree import remove_tree
 from lithify.raft.backup.group_backup import Saved, check_new, live_entries
 from lithify.raft.core.configuration import Config
@@ -33,7 +31,7 @@ from lithify.raft.core.values import HardState, SnapshotMeta
 from lithify.raft.errors import NoSuchDirectory
 from lithify.raft.group.apply_committed import apply_entries, apply_many_of
 from lithify.raft.node.cluster_id import new_cluster_id
-from lithify.raft.node.identity import NodeIdentity
+from lithify.raft.node.identity import NodeIdentity, stored_owner
 from lithify.raft.snapshots.taking import ApplyPosition
 from lithify.raft.storage.file_names import NODE, group_of, new_key
 from lithify.raft.storage.log_view import StoredLog
@@ -50,7 +48,8 @@ if TYPE_CHECKING:
     from lithify.raft.storage.snapshots.install import Install
     from lithify.raft.storage.storage import GroupStorage
 
-    MakeMachine = Callable[[], Machine[Any]]
+    MachineOf = Callable[[str], Machine[Any]]
+    """Creates the machine of the group with a name."""
 
 __all__ = ["Survivor", "load_stopped", "restore"]
 
@@ -82,7 +81,7 @@ def restore(
     node: str,
     cluster: str,
     groups: Sequence[Saved],
-    make_machine: MakeMachine,
+    machine_of: MachineOf,
     draw: Callable[[int], int],
 ) -> None:
     """Create a directory for a node that is the only member of these groups."""
@@ -103,7 +102,7 @@ def restore(
         identity.save()
     finally:
         storage.close()
-    _check(fs, temporary, groups, make_machine)
+    _check(fs, temporary, groups, machine_of)
     fs.rename(temporary, directory)
     fs.sync_dir(directory.rpartition("/")[0] or ".")
 
@@ -136,11 +135,9 @@ def _flush(storage: RaftStorage, install: Install | None, *, roll: bool = False)
             install.mark_durable(event)
 
 
-def _check(
-    fs: FileSystem, directory: str, groups: Sequence[Saved], make_machine: MakeMachine
-) -> None:
+def _check(fs: FileSystem, directory: str, groups: Sequence[Saved], machine_of: MachineOf) -> None:
     """Open the new directory as a start would, and read it."""
-    with _opened(fs, directory, make_machine) as (storage, _):
+    with _opened(fs, directory, machine_of) as (storage, _):
         found = {group_of(name): own for name, own in storage.groups.items()}
         for saved in groups:
             own = found[saved.group]
@@ -153,10 +150,10 @@ def _check(
 
 @contextmanager
 def _opened(
-    fs: FileSystem, directory: str, make_machine: MakeMachine
+    fs: FileSystem, directory: str, machine_of: MachineOf
 ) -> Iterator[tuple[RaftStorage, NodeIdentity]]:
-    def live_of(_: str, pieces: Iterable[bytes]) -> LiveSet:
-        machine = make_machine()
+    def live_of(key: str, pieces: Iterable[bytes]) -> LiveSet:
+        machine = machine_of(group_of(key))
         return machine.live_indexes(machine.load(pieces))
 
     node, cluster = _owner(fs, directory)
@@ -170,30 +167,28 @@ def _opened(
 
 
 def _owner(fs: FileSystem, directory: str) -> tuple[str, str]:
-    path = f"{directory}/{NODE}"
     if not fs.exists(directory):
         raise NoSuchDirectory(directory)
-    if not fs.exists(path):
-        raise MissingFile(path, directory)
-    lines, _ = read_lines(fs, path)
-    if len(lines) != 1:
-        raise DamagedFile(path, 0, f"has {len(lines)} lines, not one")
-    value = json.loads(lines[0][1])
-    return value["node"], value["cluster"]
+    owner = stored_owner(fs, directory)
+    if owner is None:
+        raise MissingFile(f"{directory}/{NODE}", directory)
+    return owner
 
 
 @contextmanager
 def load_stopped(
-    fs: FileSystem, directory: str, make_machine: MakeMachine, wanted: str = ""
+    fs: FileSystem, directory: str, machine_of: MachineOf, wanted: str = ""
 ) -> Iterator[list[Survivor]]:
     """The groups of a stopped node, or the wanted one; the directory is open meanwhile."""
-    with _opened(fs, directory, make_machine) as (storage, identity):
+    with _opened(fs, directory, machine_of) as (storage, identity):
         found = []
         for key, first in sorted(identity.groups.items()):
             own = storage.groups.get(identity.files_of(key))
             if own is None or wanted not in ("", group_of(key)):
                 continue
-            found.append(_load(own, key, Config(frozenset(first)), identity, make_machine()))
+            found.append(
+                _load(own, key, Config(frozenset(first)), identity, machine_of(group_of(key)))
+            )
         if not found:
             raise InvalidInput(f"{directory} has no group {wanted or 'at all'}")
         yield found

@@ -31,7 +31,8 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.fs import lock_owner
 from lithify.log.file_names import LOCK, MANIFEST
 from lithify.positions import unpack
-from lithify.topics.definitions.definitions import DefinitionsFile
+from lithify.topics.definitions.definitions import Definitions
+from lithify.topics.definitions.definitions_file import read_definitions_in
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.topics import TopicNotFound
 
@@ -94,7 +95,7 @@ class TopicPlace:
         if self.name is None:
             return [Partition(self.directory, -1, f"{self.directory}/log")]
         place = self.resolved(fs)
-        topics = DefinitionsFile(fs, f"{place.data}/definitions").current.topics
+        topics = (read_definitions_in(fs, place.data) or Definitions()).topics
         definition, whole = topics.get(str(self.name)), topics.get(str(self.name.whole))
         if definition is not None and definition.partitions:
             names = [self.name.partition_name(each) for each in range(definition.partitions)]

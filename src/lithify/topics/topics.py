@@ -1,6 +1,5 @@
 """All topics of a node: create, open on first use, list, delete.
 
-    DIRECTORY/definitions                 see `definitions/definitions.py`
     DIRECTORY/inventory                   the topics that have logs, see `directories/inventory.py`
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/log, …/cursors
     DIRECTORY/topics/TENANT/NAMESPACE/TOPIC/schemas   for all partitions of a partitioned topic
@@ -31,26 +30,35 @@ from typing import TYPE_CHECKING
 from lithify.compaction.limits.latencies import Latencies
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
-from lithify.errors import InvalidInput, LithifyError, MissingLog, OpenFailed, WriteFailed
+from lithify.errors import (
+    InvalidInput,
+    LithifyError,
+    MissingLog,
+    OpenFailed,
+    WriteFailed,
+    is_outcome_unknown,
+)
 from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
-from lithify.log.file_names import LOCK
+from lithify.log.directory_marks import clear_mark
+from lithify.log.file_names import LOCK, OBJECT
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
 from lithify.settings import LogSettings
 from lithify.topics.compaction.compaction_service import service_factory
 from lithify.topics.compaction.scheduling import TopicCompactions
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
-from lithify.topics.definitions.definitions import AlreadyDefined, DefinitionsFile, TopicDefinition
-from lithify.topics.definitions.policies import Policies, deduplicates, is_terminated, policies_of
+from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition
+from lithify.topics.definitions.definitions_file import DEFINITIONS, DefinitionsFile
+from lithify.topics.definitions.policies import Policies, deduplication, is_terminated, policies_of
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.directories.inventory import INVENTORY, Inventory
 from lithify.topics.directories.missing_logs import MissingLogs
 from lithify.topics.directories.topic_directories import MissingTopic, TopicDirectories
-from lithify.topics.directories.unclaimed import UnclaimedTopic, adopted, defines
+from lithify.topics.directories.unclaimed import UnclaimedTopic, adopting
 from lithify.topics.schemas.schemas import Schemas
 from lithify.topics.topic import Topic
 
@@ -61,6 +69,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.fs.full_disk_reserve import NoReserve
+    from lithify.topics.definitions.definition_store import DefinitionStore
     from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["PARTITIONS_MAX", "TooManyTopics", "TopicNotFound", "TopicSettings", "Topics"]
@@ -113,10 +122,12 @@ class Topics:
         events: EventSink,
         owner: str,
         queue: RunQueue | None = None,
+        definitions: DefinitionStore | None = None,
     ) -> None:
         """Open the topics in `directory`, which no other process may have open.
 
-        `queue` is the run queue of the node; by default the topics have one of their own.
+        `queue` is the run queue of the node; by default the topics have one of their own. A node
+        that gives `definitions` has locked the directory; without them they are in its file.
         """
         self._fs = fs
         self.directory = directory
@@ -137,19 +148,18 @@ class Topics:
         self.compactions = TopicCompactions(self.opened, queue or RunQueue(clock), self.damage)
         self._latencies = Latencies()
         self._new_service = service_factory(settings.compaction_service)
-        check_no_backup(fs, directory)
-        fs.mkdir(directory)
-        self._lock = lock = hold_directory(fs, f"{directory}/{LOCK}", owner)
-        try:
-            self.definitions = DefinitionsFile(fs, f"{directory}/definitions")
+        with ExitStack() as stack:
+            if definitions is None:
+                check_no_backup(fs, directory)
+                fs.mkdir(directory)
+                stack.callback(hold_directory(fs, f"{directory}/{LOCK}", owner).release)
+                definitions = DefinitionsFile(fs, f"{directory}/{DEFINITIONS}")
+            self.definitions = definitions
             inventory = Inventory(fs, f"{directory}/{INVENTORY}", events)
-            self._directories = TopicDirectories(
-                fs, f"{directory}/topics", self.definitions, inventory
-            )
-            self._missing = MissingLogs(self._directories, self.definitions)
-        except BaseException:
-            lock.release()
-            raise
+            root = f"{directory}/topics"
+            self._directories = TopicDirectories(fs, root, definitions, inventory)
+            self._missing = MissingLogs(self._directories, definitions)
+            self._unlock = stack.pop_all().close
 
     # --- definitions ------------------------------------------------------------------------
 
@@ -174,16 +184,16 @@ class Topics:
             raise InvalidInput(f"{partitions} partitions: must be 1 to {PARTITIONS_MAX}")
         name = _parsed(name)
         topic = TopicDefinition(partitions, self._clock.now_ms())
-        with self._claims.of({name, *_parts(name, topic)}), _typed_errors(name):
+        with self._claims.of({name, *topic.logs_of(name)}), _typed_errors(name):
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
             self._define(name, topic)
 
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
         self._directories.check_root(name)
-        for part in {name, *_parts(name, topic)}:
+        for part in {name, *topic.logs_of(name)}:
             self._check_free(part)
-        self.definitions.change(lambda d: d.with_topic(name, topic))
+        self.definitions.change(lambda d: d.with_new_topic(name, topic))
 
     def _check_free(self, name: TopicName) -> None:
         if str(name) in self.definitions.current.topics:
@@ -223,12 +233,14 @@ class Topics:
                 # A crash in between leaves a defined topic without files, which opens empty.
                 # If files cannot be removed, keep the definition: without it they are unclaimed.
                 remove_tree(self._fs, self._path(name))
+                topic = self.definitions.current.topics[str(name)]
                 self.definitions.change(lambda d: d.without_topic(name))
+                self.definitions.confirm_removals([topic.id] if topic.id else ())
             raise
 
     def exists(self, name: str | TopicName) -> bool:
         """Is it defined, or a partition of a defined topic?"""
-        return defines(self.definitions.current, _parsed(name))
+        return self.definitions.current.defines(_parsed(name))
 
     def partitions(self, name: str | TopicName) -> int:
         """The number of partitions; 0 if it is not partitioned or does not exist."""
@@ -264,7 +276,7 @@ class Topics:
     def delete_lost(self, name: TopicName) -> None:
         """Delete a topic from the inventory that has neither a definition nor a directory."""
         lost = self._lost(name)
-        parts = _parts(name, lost)
+        parts = lost.logs_of(name)
         with self._claims.of({name, *parts}), self.reserve.if_full():
             if self._lost(name) != lost:
                 raise TopicNotFound(f"topic {name} was changed by another request")
@@ -292,7 +304,8 @@ class Topics:
         definition = self.definitions.current.topics.get(str(name))
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
-        parts = _parts(name, definition)
+        self.definitions.check_owner(name)
+        parts = definition.logs_of(name)
         with ExitStack() as stack:
             stack.enter_context(self._claims.of(parts, wait=wait))
             if not self.exists(name):
@@ -309,12 +322,15 @@ class Topics:
                 try:
                     deletion = self._directories.mark_deleted(name, parts, self.now_ms())
                     self.definitions.change(lambda d: d.without_topic(name))
-                except BaseException:
+                except BaseException as error:
                     with ExitStack() as closing:
                         for topic in opened.values():
                             closing.callback(topic.close)
-                        # If this write fails too, the topic stays out of use: the next open, or the
-                        # next attempt, deletes it, so it must not acknowledge anything.
+                        # If the definition may be gone, or the mark stays, the topic stays out of
+                        # use: the next open, or the next attempt, deletes it, so it must not
+                        # acknowledge anything.
+                        if is_outcome_unknown(error):
+                            raise
                         self._directories.unmark(name)
                         closing.pop_all()
                     self._open.update(opened)
@@ -325,6 +341,7 @@ class Topics:
                 for part in parts:
                     self.damage.forget(f"topic {part}")
                 self._directories.remove(name, deletion)
+                self.definitions.confirm_removals([definition.id] if definition.id else ())
 
         return finish
 
@@ -362,17 +379,20 @@ class Topics:
             if not self.exists(name):
                 if not create:
                     raise TopicNotFound(f"topic {name} does not exist")
-                return self._create(name)
+                with suppress(AlreadyDefined):
+                    return self._create(name)
             if self.partitions(name):
                 raise InvalidInput(f"topic {name} is partitioned: name a partition of it")
             # Another thread may have opened it during the wait for the claim.
             return self._open.get(name) or self._open_topic(name)
 
     def _open_topic(self, name: TopicName) -> Topic:
+        self.definitions.check_owner(name)
         whole = self._whole(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         is_new = not self._missing.check(name)
+        self._directories.check_object(name)
         self._check_room()
         with self.damage.opening(f"topic {name}"):
             topic = Topic.open(
@@ -382,7 +402,9 @@ class Topics:
                 settings=self.settings.log,
                 clock=self._clock,
                 events=self._events,
-                deduplicates=self._deduplicates(name),
+                deduplicates=deduplication(
+                    lambda: self.definitions.current, name, node=self.settings.deduplication
+                ),
                 compaction_settings=lambda: self.compaction_settings(name),
                 new_service=self._new_service,
                 latencies=self._latencies,
@@ -410,8 +432,8 @@ class Topics:
         defined = self.definitions.current.topics.items()
         names = []
         for text, definition in defined:
-            for part in _parts(TopicName.parse(text), definition):
-                if part in self._open:
+            for part in definition.logs_of(TopicName.parse(text)):
+                if part in self._open or not self.definitions.current.owns(part):
                     continue
                 with suppress(MissingLog):
                     if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
@@ -422,27 +444,13 @@ class Topics:
                     self._missing.check(name)
         return tuple(names)
 
-    def _deduplicates(self, name: TopicName) -> Callable[[], bool]:
-        """Called before every append, so the result is cached until the definitions change."""
-        cached_for: Definitions | None = None
-        cached = False
-
-        def lookup() -> bool:
-            nonlocal cached_for, cached
-            current = self.definitions.current
-            if current is not cached_for:
-                cached = deduplicates(current, name, node=self.settings.deduplication)
-                cached_for = current
-            return cached
-
-        return lookup
-
     def schemas(self, name: str | TopicName) -> Schemas:
         """The schemas of a topic, which all its partitions share."""
         name = _parsed(name)
         schemas = self.opened_schemas(name)
         if schemas is None:
             name = self._whole(name)
+            self.definitions.check_owner(name)
             self._missing.check(name)
             new = Schemas(self._fs, self._path(name), clock=self._clock)
             # Another thread may have been faster.
@@ -530,7 +538,7 @@ class Topics:
             except Exception as error:  # noqa: BLE001  (continue with the other topics)
                 errors.append(error)
         self._open.clear()
-        self._lock.release()
+        self._unlock()
         if errors:
             raise errors[0]
 
@@ -562,7 +570,11 @@ class Topics:
         if topic.partitions and topic.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
         with self._claims.of([name, *map(name.partition_name, topic.partitions)]):
-            self.definitions.change(lambda d: adopted(self._fs, topic, d, self.now_ms()))
+            edit = adopting(self._fs, topic, self.now_ms())
+            for directory in topic.directories:
+                # It becomes another object. Without the file it is known by its name.
+                clear_mark(self._fs, directory, OBJECT)
+            self.definitions.change(edit)
             self._directories.note_logs([name, *map(name.partition_name, topic.partitions)])
         self._directories.scan()
         log.info("topic adopted", topic=str(name), partitions=len(topic.partitions))
@@ -581,9 +593,3 @@ def _typed_errors(name: TopicName) -> Iterator[None]:
 
 def _parsed(name: str | TopicName) -> TopicName:
     return name if isinstance(name, TopicName) else TopicName.parse(name)
-
-
-def _parts(name: TopicName, definition: TopicDefinition) -> list[TopicName]:
-    """The names that have a log: the partitions, or the topic itself."""
-    count = definition.partitions
-    return [name.partition_name(number) for number in range(count)] if count else [name]

@@ -11,7 +11,6 @@ import pytest
 
 import lithify
 from lithify.blobs.definition import (
-    check_store_name,
     parse_value,
     setting_names,
     with_settings,
@@ -34,8 +33,9 @@ from lithify.errors import (
 )
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
+from lithify.names import check_store_name
 from lithify.settings import Durability
-from lithify.topics.definitions.definitions import DefinitionsFile
+from lithify.topics.definitions.definitions_file import DefinitionsFile
 from tests.patience import PROCESS_S_MAX
 
 SHAPE: dict[str, Any] = {"capacity_bytes": 2**20, "segment_bytes": 2**18}

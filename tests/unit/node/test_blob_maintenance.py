@@ -11,7 +11,7 @@ from lithify.clock import ManualClock
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.node.blob_maintenance import keep_up
-from lithify.topics.definitions.definitions import DefinitionsFile
+from lithify.topics.definitions.definitions_file import DefinitionsFile
 from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:

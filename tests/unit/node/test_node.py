@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import lithify
 from lithify.errors import InvalidSetting, LogClosed, LogLocked
 from lithify.settings import Durability
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,3 +97,16 @@ def test_paths_of_a_relative_data_directory_are_absolute(
         assert node.topics.create(ORDERS).log.directory.startswith(f"{tmp_path}/data/")
         node.blobs.create("photos", capacity_bytes=16 * 2**20, segment_bytes=2**20)
         assert node.blobs.get("photos").log.directory.startswith(f"{tmp_path}/data/")
+
+
+def test_a_process_that_forgets_to_close_its_node_ends(tmp_path: Path) -> None:
+    script = f"import lithify; node = lithify.open({str(tmp_path / 'data')!r}); print('open')"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S_MAX,
+        check=False,
+    )
+    assert done.stdout == "open\n"
+    assert "failed" not in done.stderr

@@ -15,7 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lithify.clock import ManualClock
+from lithify.errors import InvalidInput, LogClosed
 from lithify.fs import LocalFileSystem
+from lithify.metastore.machine import MetastoreMachine
 from lithify.node.node import Node
 from lithify.node.server import CannotListen, authority, maintain_files
 from lithify.node.settings import NodeSettings
@@ -266,3 +268,64 @@ def test_a_serving_node_maintains_its_topics(tmp_path: Path) -> None:
                     await asyncio.sleep(0.001)
 
     asyncio.run(asyncio.wait_for(story(), PROCESS_S_MAX))
+
+
+def test_the_node_registers_its_addresses_while_it_serves(tmp_path: Path) -> None:
+    async def story() -> None:
+        with open_node(tmp_path) as node, open_node(tmp_path / "other") as other:
+            assert node.cluster.nodes()[node.cluster.name].pulsar == ""
+            async with serving(node) as addresses:
+                known = node.cluster.nodes()[node.cluster.name]
+                assert (known.pulsar, known.cluster) == (addresses.pulsar, "")
+                assert addresses.cluster is None
+            assert other.cluster.name != node.cluster.name
+
+    asyncio.run(story())
+
+
+def test_a_raft_directory_of_another_node_stops_the_start(tmp_path: Path) -> None:
+    open_node(tmp_path, node="n1").close()
+    for _ in range(2):
+        # The directory is released each time.
+        with pytest.raises(InvalidInput, match="belongs to node n1 of cluster lithify, not to n2"):
+            open_node(tmp_path, node="n2")
+    open_node(tmp_path, node="n1").close()
+
+
+def test_a_raft_node_that_fails_stops_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> bytes:
+        raise RuntimeError("no such query")
+
+    async def story() -> None:
+        with open_node(tmp_path) as node:
+            stop = asyncio.Event()
+            ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(node.serve(stop=stop, ready=ready.set_result))
+            await ready
+            with monkeypatch.context() as patched:
+                patched.setattr(MetastoreMachine, "query", fails)
+                with suppress(Exception):
+                    await asyncio.wrap_future(node.cluster.call(node.cluster.metastore.status))
+                await asyncio.wait_for(task, PROCESS_S_MAX)
+
+    with pytest.raises(RuntimeError, match="no such query"):
+        asyncio.run(story())
+
+
+def test_a_raft_node_that_fails_while_nothing_serves_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> bytes:
+        raise RuntimeError("no such query")
+
+    with open_node(tmp_path) as node:
+        with monkeypatch.context() as patched:
+            patched.setattr(MetastoreMachine, "query", fails)
+            with suppress(Exception):
+                node.cluster.call(node.cluster.metastore.status).result(PROCESS_S_MAX)
+        node.cluster.close()
+        with pytest.raises(LogClosed):
+            node.cluster.call(node.cluster.metastore.status)
+    assert "the Raft node of the process has failed" in caplog.text

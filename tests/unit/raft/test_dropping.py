@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lithify.raft.client.client import RaftClient
-    from lithify.raft.node.node import RaftNode, RaftNodeSettings
+    from lithify.raft.node.node import RaftNode
+    from lithify.raft.node.settings import RaftNodeSettings
     from lithify.raft.storage.wal.wal import WalEvent
 
 
@@ -86,7 +87,7 @@ def test_a_member_that_was_down_learns_that_its_group_was_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
-    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.member_notices.TELL_TICKS", 5)
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
@@ -133,7 +134,7 @@ def test_a_member_that_could_not_record_the_drop_does_not_confirm_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.raft.group.group.LONELY_TICKS", 5)
-    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.member_notices.TELL_TICKS", 5)
 
     async def drop(first: RaftNode, client: RaftClient, given: RaftNodeSettings) -> None:
         fs = Refusing()
@@ -166,7 +167,7 @@ def test_a_member_is_notified_of_a_dropped_group_until_it_confirms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was not there when the others were, and has nothing of the group by now."""
-    monkeypatch.setattr("lithify.raft.node.node.TELL_TICKS", 5)
+    monkeypatch.setattr("lithify.raft.node.member_notices.TELL_TICKS", 5)
     key = "jobs@0a51cc23f08e9b17"
 
     async def story() -> None:
@@ -204,7 +205,7 @@ def test_a_removed_leader_does_not_recreate_a_group(tmp_path: Path) -> None:
             for node in (first, second):
                 third.transport.send(key, Heartbeat("n3", node.identity.node, 7, 0, 0))
                 third.transport.send(key, MemberQuery("n3", node.identity.node, 7))
-            third._receive_membership = lambda *given: heard.append(given)  # type: ignore[method-assign]
+            third.notices.receive = lambda *given: heard.append(given)  # type: ignore[method-assign]
             await until(lambda: len(heard) == 2)
             assert "orders" not in {**first.groups, **second.groups}
 
@@ -427,7 +428,7 @@ def test_requests_that_arrive_with_the_removal_of_a_member_are_answered(tmp_path
             group, results = one.groups["orders"], list[object]()
             group.propose(b"command", results.append)
             group.propose_change(ConfChange.parse("~n2"), results.append)
-            one._delete_files(group, ended=False)
+            one.leave(group, ended=False)
             assert [type(result) for result in results] == [ProposalDropped] * 2
 
     asyncio.run(story())

@@ -41,7 +41,13 @@ from lithify.blobs.settings import BlobSettings, StoreShape
 from lithify.blobs.store import KIND
 from lithify.blobs.visibility import info_of
 from lithify.clock import SystemClock
-from lithify.errors import DamagedFrame, LithifyError, LogLocked, WriteFailed
+from lithify.errors import (
+    DamagedFrame,
+    LithifyError,
+    LogLocked,
+    WriteFailed,
+    is_outcome_unknown,
+)
 from lithify.log.directory_marks import (
     begin_creation,
     clear_mark,
@@ -140,7 +146,8 @@ def copy_store(
             fs.sync_dir(target.rpartition("/")[0] or ".")
             define()
         except BaseException as error:
-            for unfinished in (copying_to, target):
+            # If the target may be defined, the next open decides by its mark.
+            for unfinished in () if is_outcome_unknown(error) else (copying_to, target):
                 with suppress(LithifyError):
                     remove_created(fs, unfinished)
             if isinstance(error, OSError):

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lithify.blobs.definition import check_store_name
 from lithify.blobs.errors import ReplicaNoPeer
 from lithify.blobs.replication.http_peer import HttpPeer
 from lithify.errors import InvalidInput
+from lithify.names import check_store_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -151,7 +151,10 @@ def _print_stores(namespace: str, rows: list[dict[str, Any]], *, as_json: bool) 
     else:
         sizes = [[row[f"{what}_bytes"] for what in _SIZES] for row in rows]
         shown = [
-            [row["store"], *("damaged" if each is None else human_bytes(each) for each in of_row)]
+            [
+                row["store"],
+                *(_shown(row) if each is None else human_bytes(each) for each in of_row),
+            ]
             for row, of_row in zip(rows, sizes, strict=True)
         ]
         columns = ("name", *(f"{what}>" for what in _SIZES))
@@ -160,6 +163,11 @@ def _print_stores(namespace: str, rows: list[dict[str, Any]], *, as_json: bool) 
             print_line(f"  {row['store']}: {row['error']}")
     if broken:
         raise typer.Exit(FAILED)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    """Why the size of a store is not known."""
+    return f"on {row['node']}" if "node" in row else "damaged"
 
 
 _SIZES = ("used", "capacity", "segment")

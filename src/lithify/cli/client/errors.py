@@ -12,7 +12,7 @@ from http import HTTPStatus
 from lithify.errors import LithifyError
 from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 
-__all__ = ["AnswerLost", "NodeNotReached", "Refused"]
+__all__ = ["AnswerLost", "NodeNotReached", "Redirected", "Refused"]
 
 _SERVER_ERRORS = 500
 
@@ -25,6 +25,7 @@ _EXIT_CODES: dict[int, int] = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: USAGE,
     HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE: USAGE,
     HTTPStatus.UNPROCESSABLE_ENTITY: USAGE,
+    HTTPStatus.GATEWAY_TIMEOUT: OUTCOME_UNKNOWN,
 }
 """Exit codes by status. Other statuses: 4xx is a refusal, 5xx a failure."""
 
@@ -48,6 +49,15 @@ class AnswerLost(LithifyError):
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"{url} did not answer ({why}): the request may have taken effect or not")
+
+
+class Redirected(LithifyError):
+    """Another node has the data, and the client cannot send the request there."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, url: str, location: str) -> None:
+        super().__init__(f"{url} does not have the data: send the request to its owner, {location}")
 
 
 class Refused(LithifyError):

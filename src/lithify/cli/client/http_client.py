@@ -1,6 +1,9 @@
 """A client of the node at an address, over HTTP.
 
-Requests have the token in LITHIFY_TOKEN, if it is set. Each request uses a new connection. An error
+Requests have the token in LITHIFY_TOKEN, if it is set. Each request uses a new connection. A node
+that does not own a topic or store redirects to the owner; the client follows, to an address with
+the same scheme, so that a token that was encrypted stays so. A body that is read as it is sent
+cannot be sent twice: then the error names the owner's address. An error
 before a request was sent, or of a request that changes nothing, is `NodeNotReached`; after a change
 was sent it is `AnswerLost`.
 """
@@ -9,12 +12,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
-from lithify.cli.client.errors import AnswerLost, NodeNotReached
+from lithify.cli.client.errors import AnswerLost, NodeNotReached, Redirected
 from lithify.cli.client.interface import Answer, Client
 from lithify.errors import InvalidInput, LithifyError
 
@@ -26,6 +31,7 @@ __all__ = ["NodeClient"]
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 PIECE_BYTES = 2**20
+REDIRECTS_MAX = 3
 
 
 class NodeClient(Client):
@@ -51,53 +57,42 @@ class NodeClient(Client):
         timeout_s: float | None,
     ) -> Iterator[Answer]:
         """See `Client`."""
-        with closing(self._connect(timeout_s)) as connection:
-            try:
-                self._send(connection, method, path, headers, body)
-                response = connection.getresponse()
-            except (HTTPException, ConnectionError, TimeoutError) as error:
-                # Not all of OSError: the pieces of a body may be read from a failing disk.
-                raise self._no_answer(method, error) from error
-            yield _NodeAnswer(response, lambda error: self._no_answer(method, error))
+        netloc, full_path = self._parts.netloc, f"{self._parts.path}{path}"
+        with ExitStack() as stack:
+            for _ in range(REDIRECTS_MAX + 1):
+                connection = stack.enter_context(closing(self._connect(netloc, timeout_s)))
+                try:
+                    _send(connection, method, full_path, headers, body)
+                    response = connection.getresponse()
+                except (HTTPException, ConnectionError, TimeoutError) as error:
+                    # Not all of OSError: the pieces of a body may be read from a failing disk.
+                    raise _no_answer(self._name_of(netloc), method, error) from error
+                location = response.getheader("Location", "")
+                if response.status != HTTPStatus.TEMPORARY_REDIRECT or not location:
+                    name = self._name_of(netloc)
+                    yield _NodeAnswer(response, partial(_no_answer, name, method))
+                    return
+                owner = urlsplit(location)
+                if owner.scheme != self._parts.scheme or not isinstance(body, bytes | None):
+                    break
+                netloc, full_path = owner.netloc, urlunsplit(("", "", *owner[2:]))
+            raise Redirected(self.name, location)
 
-    def _connect(self, timeout_s: float | None) -> HTTPConnection:
+    def _connect(self, netloc: str, timeout_s: float | None) -> HTTPConnection:
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
         try:
-            connection = kind(self._parts.netloc, timeout=timeout_s)
+            connection = kind(netloc, timeout=timeout_s)
         except InvalidURL as error:
             raise InvalidInput(f"address {self.name!r}: {error}") from error
         try:
             connection.connect()
         except OSError as error:
-            raise NodeNotReached(self.name, str(error)) from error
+            raise NodeNotReached(self._name_of(netloc), str(error)) from error
         return connection
 
-    def _send(
-        self,
-        connection: HTTPConnection,
-        method: str,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes | Iterable[bytes] | None,
-    ) -> None:
-        connection.putrequest(method, f"{self._parts.path}{path}")
-        token = os.environ.get("LITHIFY_TOKEN")
-        given = {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
-        if body is None or isinstance(body, bytes):
-            given["content-length"] = str(len(body or b""))
-        else:
-            given["transfer-encoding"] = "chunked"
-        for name, value in given.items():
-            # The library encodes headers as Latin-1; the node decodes their bytes as UTF-8.
-            connection.putheader(name, value.encode())
-        connection.endheaders(body if isinstance(body, bytes) else None)
-        if body is not None and not isinstance(body, bytes):
-            _send_pieces(connection, body)
-
-    def _no_answer(self, method: str, error: Exception) -> LithifyError:
-        """The error of a request that was sent."""
-        why = str(error) or type(error).__name__
-        return (NodeNotReached if method == "GET" else AnswerLost)(self.name, why)
+    def _name_of(self, netloc: str) -> str:
+        """The node of a request, which may be the owner that the named node redirects to."""
+        return self.name if netloc == self._parts.netloc else f"{self._parts.scheme}://{netloc}"
 
 
 class _NodeAnswer(Answer):
@@ -126,6 +121,34 @@ class _Ended(Exception):
 
     def __init__(self, why: object) -> None:
         super().__init__(f"it ended: {why}")
+
+
+def _no_answer(node: str, method: str, error: Exception) -> LithifyError:
+    """The error of a request that was sent."""
+    why = str(error) or type(error).__name__
+    return (NodeNotReached if method == "GET" else AnswerLost)(node, why)
+
+
+def _send(
+    connection: HTTPConnection,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes | Iterable[bytes] | None,
+) -> None:
+    connection.putrequest(method, path)
+    token = os.environ.get("LITHIFY_TOKEN")
+    given = {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
+    if body is None or isinstance(body, bytes):
+        given["content-length"] = str(len(body or b""))
+    else:
+        given["transfer-encoding"] = "chunked"
+    for name, value in given.items():
+        # The library encodes headers as Latin-1; the node decodes their bytes as UTF-8.
+        connection.putheader(name, value.encode())
+    connection.endheaders(body if isinstance(body, bytes) else None)
+    if body is not None and not isinstance(body, bytes):
+        _send_pieces(connection, body)
 
 
 def _send_pieces(connection: HTTPConnection, pieces: Iterable[bytes]) -> None:

@@ -17,7 +17,6 @@ The caller owns the directory, so no access is checked. Ctrl-C is raised where t
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 from collections import deque
 from contextlib import ExitStack, contextmanager
@@ -28,6 +27,7 @@ from urllib.parse import unquote
 from lithify import __version__
 from lithify.blobs.replication.peers import BlobPeers
 from lithify.cli.client.interface import Answer, Client
+from lithify.cli.quick_imports import without_collections
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 @contextmanager
 def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
     """The data directory, locked; it must exist unless it may be created."""
-    with _without_collections():
+    with without_collections():
         from lithify.fs import LocalFileSystem
         from lithify.node.node import Node
         from lithify.node.settings import NodeSettings
@@ -66,24 +66,12 @@ def open_data(data: str, *, create: bool = False) -> Iterator[Node]:
         yield node
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Import with the garbage collector disabled: it would take 0.1 s and find no garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class ProcessClient(Client):
     """A client without a node; see the module."""
 
     def __init__(self, node: Node, target: SparkTarget | None) -> None:
         """`target` is the Spark of `start_spark`; None if the command never starts one."""
-        with _without_collections():
+        with without_collections():
             from lithify.http.app import close_app, create_app
             from lithify.pulsar.broker import Broker
 
@@ -97,7 +85,7 @@ class ProcessClient(Client):
         # A name per broker, so that the generated names of producers are unique.
         name = f"lithify-{secrets.token_hex(4)}"
         broker = Broker(node.topics, name=name, version=f"Lithify {__version__}")
-        self._app = create_app(broker, node.blobs, empty=True)
+        self._app = create_app(broker, node.blobs, member=node.cluster, empty=True)
         self._stack.callback(lambda: self._run(self._loop.shutdown_default_executor()))
         self._stack.callback(lambda: self._run(close_app(self._app)))
         self._stack.callback(lambda: self._run(broker.settled()))
@@ -140,7 +128,7 @@ class ProcessClient(Client):
         timeout_s: float | None,  # noqa: ARG002  (a disk takes as long as it takes)
     ) -> Iterator[Answer]:
         """See `Client`."""
-        with _without_collections():
+        with without_collections():
             from lithify.http.app import add_routes
 
             add_routes(self._app, path.partition("?")[0])

@@ -120,7 +120,7 @@ def restore(
 
     from lithify.fs import LocalFileSystem
     from lithify.raft.backup import group_backup as saving
-    from lithify.raft.kv.machine import KvMachine
+    from lithify.raft.kv.machine import kv_machine
     from lithify.raft.restore import restore as make
     from lithify.raft.storage.file_names import check_group
 
@@ -130,7 +130,7 @@ def restore(
     if group:
         saved = replace(saved, group=check_group(group))
     draw = random.SystemRandom().randrange
-    make(fs, data, node, cluster, [saved], KvMachine, draw)
+    make(fs, data, node, cluster, [saved], kv_machine, draw)
     if as_json:
         print_json({"data": data, "group": saved.group, "index": found.index})
         return
@@ -156,13 +156,13 @@ def recover(
     """
     from lithify.fs import LocalFileSystem
     from lithify.raft.backup.group_backup import check_new
-    from lithify.raft.kv.machine import KvMachine
+    from lithify.raft.kv.machine import kv_machine
     from lithify.raft.restore import load_stopped
     from lithify.raft.restore import restore as make
 
     fs, data, source = LocalFileSystem(), data.rstrip("/"), source.rstrip("/")
     check_new(fs, data)
-    with load_stopped(fs, source, KvMachine, group) as found:
+    with load_stopped(fs, source, kv_machine, group) as found:
         shown = [_survivor(each) for each in found]
         if not as_json:
             for each in shown:
@@ -171,7 +171,7 @@ def recover(
             _confirm(shown)
         first, draw = found[0], random.SystemRandom().randrange
         groups = [each.saved for each in found]
-        make(fs, data, first.node, first.cluster, groups, KvMachine, draw)
+        make(fs, data, first.node, first.cluster, groups, kv_machine, draw)
     if as_json:
         print_json({"data": data, "groups": shown})
         return

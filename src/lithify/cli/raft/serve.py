@@ -15,7 +15,7 @@ from lithify.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lithify.raft.net.client_operations import Address
-    from lithify.raft.node.node import RaftNodeSettings
+    from lithify.raft.node.settings import RaftNodeSettings
 
 __all__ = ["serve"]
 
@@ -63,7 +63,7 @@ def serve(
     from lithify.node.security import is_loopback
     from lithify.node.stderr_log import configure_log_lines
     from lithify.raft.group.settings import GroupSettings
-    from lithify.raft.node.node import RaftNodeSettings
+    from lithify.raft.node.settings import RaftNodeSettings
     from lithify.raft.storage.segment_file import SegmentLimits
     from lithify.raft.storage.storage import StorageSettings
 
@@ -76,6 +76,7 @@ def serve(
         data,
         address,
         {name: str(at) for name, at in peers.items()},
+        voters=(node, *peers),
         join=join,
         cluster=cluster,
         tls=tls_of(tls),
@@ -104,7 +105,7 @@ def _addresses(node: str, listen: str, peer: list[str]) -> tuple[Address, dict[s
 async def _serve(settings: RaftNodeSettings) -> None:
     from lithify.compiled import offer_cache
     from lithify.fs import LocalFileSystem
-    from lithify.raft.kv.machine import KvMachine
+    from lithify.raft.kv.machine import kv_machine
     from lithify.raft.node.node import RaftNode
 
     stop = asyncio.Event()
@@ -114,7 +115,7 @@ async def _serve(settings: RaftNodeSettings) -> None:
     fs = LocalFileSystem()
     fs.mkdir(settings.data)
     offer_cache(f"{os.path.abspath(settings.data)}/kernels")
-    node = RaftNode(settings, fs, KvMachine)
+    node = RaftNode(settings, fs, kv_machine)
     _collect_rarely()
     await node.run(stop, lambda address: typer.echo(f"raft  {address}"))
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lithify.compaction.limits.one_run_per_disk import DiskGate, disk_owner, find_gate_directory
 from lithify.compaction.reports.status import CompactionRecord, CompactionState, CompactionStatus
@@ -37,14 +37,24 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from lithify.compaction.limits.one_run_per_disk import DiskTurn
-    from lithify.compaction.reports.report import Report
-    from lithify.compaction.run.compactor import Compactor
+    from lithify.compaction.reports.report import History, Report
     from lithify.fs import FileSystem
 
-__all__ = ["LogRuns"]
+__all__ = ["LogRuns", "RunRecords"]
 
 HISTORY_MAX = 1000
 """Reports that the record is computed from; a history file keeps about as many."""
+
+
+class RunRecords(Protocol):
+    """What a log's compactor keeps of its runs."""
+
+    @property
+    def history(self) -> History:
+        """The reports of finished runs."""
+
+    def unfinished(self) -> bool:
+        """Was a run killed and not resumed yet?"""
 
 
 class LogRuns:
@@ -54,7 +64,7 @@ class LogRuns:
         self,
         fs: FileSystem,
         directory: str,
-        compactor: Compactor,
+        compactor: RunRecords,
         *,
         kind: str,
         name: str,

@@ -9,6 +9,7 @@ from fastapi.responses import PlainTextResponse
 
 from lithify.http.error_statuses import RequestRefused
 from lithify.http.paths import BrokerDep, TopicPath
+from lithify.ownership import NotOwner
 
 __all__ = ["router"]
 
@@ -29,6 +30,19 @@ def _urls(request: Request, broker: BrokerDep) -> dict[str, str]:
         "httpUrl": "" if secure else base,
         "httpUrlTls": base if secure else "",
         "nativeUrl": broker.service_url,
+    }
+
+
+def _urls_of(error: NotOwner) -> dict[str, str]:
+    urls = error.urls
+    secure = urls.http.startswith("https:")
+    return {
+        "brokerId": error.owner,
+        "brokerUrl": urls.pulsar,
+        "brokerUrlTls": urls.pulsar_tls,
+        "httpUrl": "" if secure else urls.http,
+        "httpUrlTls": urls.http if secure else "",
+        "nativeUrl": urls.pulsar,
     }
 
 
@@ -92,6 +106,10 @@ async def brokers_of(request: Request, cluster: str) -> list[str]:
 async def lookup(request: Request, name: TopicPath, broker: BrokerDep) -> dict[str, str]:
     """The addresses for clients of a topic, whether it exists or not."""
     broker.topics.definitions.current.namespace(name.namespace)
+    try:
+        broker.topics.definitions.check_owner(name)
+    except NotOwner as error:
+        return _urls_of(error)
     return {"brokerId": request.url.netloc, **_urls(request, broker)}
 
 

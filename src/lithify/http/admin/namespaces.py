@@ -85,7 +85,9 @@ async def delete_namespace(
     definitions = broker.topics.definitions
     definitions.current.namespace(name)
     if force:
-        for topic in definitions.current.topics_of(name):
+        # Those of other nodes last: the request is redirected to each of them in turn.
+        owns = definitions.current.owns
+        for topic in sorted(definitions.current.topics_of(name), key=owns, reverse=True):
             await delete_topic(broker, topic, force=True)
     await asyncio.to_thread(definitions.change, lambda d: d.without_namespace(name))
     return _done()

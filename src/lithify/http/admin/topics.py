@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from lithify.http.long_responses import in_turns, json_answer
 from lithify.http.message_ids import from_id, from_position
 from lithify.http.messages.entry_response import message_response
 from lithify.http.paths import BrokerDep, NamespacePath, TopicPath, topic_at, topics_at
+from lithify.ownership import NotOwner
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
@@ -62,7 +64,9 @@ async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
         await broker.call(name, create)
     else:
         broker.make_room()
-        await broker.call(name, partial(broker.topics.create, name))
+        # The owner makes the files on first use.
+        with suppress(NotOwner):
+            await broker.call(name, partial(broker.topics.create, name))
     return _done()
 
 

@@ -9,7 +9,7 @@ since.
 
 1. Lock `UNFINISHED` in the target, which must be empty or hold an unfinished backup; remove what
    that has left.
-2. Read the definitions.
+2. Read the definitions: the copy that a node keeps for this, not the directory of its catalog.
 3. Save each topic: its cursors first and its log after them. A cursor must never be ahead of the
    log, or messages produced after a restore would count as acknowledged. Its schemas are last:
    every message in the copy finds its schema.
@@ -56,8 +56,6 @@ from lithify.errors import (
     ReadFailed,
     WriteFailed,
 )
-from lithify.fs import write_atomic
-from lithify.fs.checked_lines import encode_line
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import HISTORY, MANIFEST, REPLICATION, key_index_name
 from lithify.log.manifest import Manifest, read_manifest, write_manifest
@@ -78,7 +76,13 @@ from lithify.node.backup.backup_list import (
     write_list,
 )
 from lithify.positions import NO_POSITION
-from lithify.topics.definitions.definitions import Definitions, DefinitionsFile, TopicDefinition
+from lithify.topics.definitions.definitions import Definitions, TopicDefinition
+from lithify.topics.definitions.definitions_file import (
+    COPY,
+    DEFINITIONS,
+    read_definitions_in,
+    write_definitions,
+)
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.data_directory import check_no_backup, is_data_directory
 from lithify.topics.directories.inventory import INVENTORY, read_inventory
@@ -209,12 +213,13 @@ class _Backup:
 
     def run(self) -> BackupReport:
         began_ms = self.clock.now_ms()
-        read = DefinitionsFile(self.fs, f"{self.data}/definitions")
-        definitions = read.current
+        read = read_definitions_in(self.fs, self.data)
+        known = definitions = read or Definitions.initial()
         self.listed = self._listed()
-        if not read.found and self._unclaimed(definitions):
+        if read is None and self._unclaimed(definitions):
             raise InvalidInput(
-                f"{self.data} has data, but its file definitions is missing: adopt the data first"
+                f"{self.data} has data, but neither a file {DEFINITIONS} nor {COPY}: start its "
+                "node and adopt what is unclaimed"
             )
         for text, topic in sorted(definitions.topics.items()):
             name = TopicName.parse(text)
@@ -227,7 +232,8 @@ class _Backup:
         # As in the backup: without a log, there is no directory of topics.
         has_logs = self.fs.exists(f"{self.target}/topics")
         definitions = replace(definitions, logs=definitions.logs and has_logs)
-        self._write("definitions", encode_line(definitions.to_json()))
+        write_definitions(self.fs, f"{self.target}/{DEFINITIONS}", definitions)
+        self.files[DEFINITIONS] = self._checksum(DEFINITIONS)
         self.fs.sync_dir(self.target)
         found = BackupList(began_ms, self.clock.now_ms(), os.path.abspath(self.data), self.files)
         write_list(self.fs, self.target, found)
@@ -239,7 +245,7 @@ class _Backup:
             found.bytes,
             self.copied_bytes,
             tuple(self.left_out),
-            self._unclaimed(read.current),
+            self._unclaimed(known),
             tuple(self.damaged),
         )
 
@@ -307,7 +313,7 @@ class _Backup:
         return error.errno == errno.EIO if path is None else str(path).startswith(f"{self.data}/")
 
     def _is_defined(self, path: str) -> bool:
-        definitions: Definitions = DefinitionsFile(self.fs, f"{self.data}/definitions").current
+        definitions = read_definitions_in(self.fs, self.data) or Definitions.initial()
         kind, _, name = path.partition("/")
         if kind == "blobs":
             return name in definitions.stores
@@ -475,10 +481,6 @@ class _Backup:
         if self.fs.exists(f"{self.data}/{path}"):
             self.fs.mkdir(f"{self.target}/{path.rpartition('/')[0]}")
             self._copy(path)
-
-    def _write(self, path: str, content: bytes) -> None:
-        write_atomic(self.fs, f"{self.target}/{path}", content)
-        self.files[path] = self._checksum(path)
 
     def _checksum(self, path: str) -> CopiedFile:
         return checksum_file(self.fs, f"{self.target}/{path}", self.progress)

@@ -11,7 +11,7 @@
    and check the size and CRC of each against the list. All are copies: the backup never changes.
 4. Verify every byte of each log and store as it is now in the data directory.
 5. Write the definitions: those of what was restored, and of its tenants and namespaces if they are
-   missing. From here on it exists.
+   missing. From here on it exists. The next start of the node imports them into its catalog.
 6. Remove the marks.
 
 A kill before step 5 leaves directories that are marked and not defined: the next open, or the next
@@ -45,12 +45,12 @@ from lithify.node.backup.backup_list import (
     copy_file,
     read_list,
 )
-from lithify.topics.definitions.definitions import Definitions, DefinitionsFile
+from lithify.topics.definitions.definitions import Definitions
+from lithify.topics.definitions.definitions_file import PendingDefinitions
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.directories.inventory import INVENTORY, Inventory
 from lithify.topics.directories.topic_directories import TopicDirectories
-from lithify.topics.directories.unclaimed import defines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +193,7 @@ class _Restore:
     bytes: int = 0
 
     def run(self, *, whole: bool) -> RestoreReport:
-        definitions = DefinitionsFile(self.fs, f"{self.data}/definitions")
+        definitions = PendingDefinitions(self.fs, self.data)
         paths = self._check_free(definitions)
         try:
             for path in paths:
@@ -211,7 +211,7 @@ class _Restore:
         topics, stores = len(self.wanted.topics), len(self.wanted.stores)
         return RestoreReport(self.backup, topics, stores, self.count, self.bytes)
 
-    def _check_free(self, definitions: DefinitionsFile) -> list[str]:
+    def _check_free(self, definitions: PendingDefinitions) -> list[str]:
         """Step 2; returns the directories to create."""
         inventory = Inventory(self.fs, f"{self.data}/{INVENTORY}", ignore_events)
         topics = TopicDirectories(self.fs, f"{self.data}/topics", definitions, inventory)
@@ -221,7 +221,7 @@ class _Restore:
         for text, topic in self.wanted.topics.items():
             name = TopicName.parse(text)
             parts = [name, *map(name.partition_name, range(topic.partitions))]
-            if any(defines(definitions.current, part) for part in parts):
+            if any(map(definitions.current.defines, parts)):
                 parts = self._lost(name, parts, definitions.current, missing)
             for part in parts:
                 topics.check_free(part)

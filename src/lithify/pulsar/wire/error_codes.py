@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from lithify.errors import Corrupt, InvalidInput, LithifyError, UnsupportedVersion
+from lithify.ownership import NotOwner
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy, ProducerFenced
@@ -27,6 +28,8 @@ class CommandRestarted(Exception):
 _CODES: tuple[tuple[type[LithifyError], int], ...] = (
     (NotAuthenticated, wire.ServerError.AuthenticationError),
     (NotAuthorized, wire.ServerError.AuthorizationError),
+    # Clients look the topic up again.
+    (NotOwner, wire.ServerError.ServiceNotReady),
     (ProducerBusy, wire.ServerError.ProducerBusy),
     (BacklogExceeded, wire.ServerError.ProducerBlockedQuotaExceededException),
     (ProducerFenced, wire.ServerError.ProducerFenced),

@@ -18,7 +18,8 @@
    wrong. `NoAnswer` says that nothing was done, so it is raised only if every node that received
    the request has answered that it did nothing. A change of members has several steps, and `not
    now` may come after the first: without a final answer its outcome is unknown too. `no leader`
-   and `leader busy` come before the first.
+   and `leader busy` come before the first. `ClusterSecretRefused` comes when all named nodes have
+   another secret.
 6. A watch has its own connection to the leader, which carries what the group's machine sends
    (`event_feed.py`). Its name is random.
 
@@ -48,6 +49,7 @@ from lithify.raft.net.client_operations import (
     encode_watch,
     parse_address,
 )
+from lithify.raft.net.cluster_secret import ClusterSecretRefused
 from lithify.raft.net.control_frames import (
     WIRE_VERSION,
     ClientEvent,
@@ -55,16 +57,18 @@ from lithify.raft.net.control_frames import (
     ClientResponse,
     Hello,
 )
-from lithify.raft.net.handshake import check_welcome, connect
+from lithify.raft.net.handshake import Greeting
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from lithify.raft.net.client_operations import Address
+    from lithify.raft.net.cluster_secret import ClusterSecret
     from lithify.raft.net.transport import Tls
 
-__all__ = ["NodeConnection", "RaftClient"]
+__all__ = ["REPEATABLE", "TIMEOUT_S", "NodeConnection", "RaftClient"]
 
 SILENT_S = 0.5
 CONNECT_S = 2.0
@@ -78,7 +82,7 @@ NAME_BYTES = 16
 UNKNOWN = "it may have taken effect or not"
 
 _BY_STEPS = (ClientOperation.CHANGE,)
-_REPEATABLE = (
+REPEATABLE = (
     ClientOperation.READ,
     ClientOperation.MEMBERS,
     ClientOperation.OVERVIEW,
@@ -86,6 +90,7 @@ _REPEATABLE = (
     ClientOperation.BACKUP,
     ClientOperation.COMPACTION,
 )
+"""Operations that change nothing, or the same when they are done twice."""
 _ANYWHERE = (ClientOperation.READ, ClientOperation.MEMBERS, ClientOperation.OVERVIEW)
 """Operations that may be sent to several nodes at once."""
 
@@ -111,6 +116,8 @@ class _Request:
     """The last answer of a node."""
     absent: set[Address] = field(default_factory=set)
     """Nodes that have answered that they do not have the group."""
+    unproven: set[Address] = field(default_factory=set)
+    """Nodes that do not have the same cluster secret."""
 
     @property
     def reasons(self) -> str:
@@ -126,10 +133,14 @@ class RaftClient:
         addresses: Sequence[Address],
         *,
         tls: Tls | None = None,
+        secret: ClusterSecret | None = None,
         timeout_s: float = TIMEOUT_S,
         learns: bool = True,
     ) -> None:
-        """`learns` is false for a client that may talk to the named nodes only."""
+        """`secret` is that of the cluster, if it has one.
+
+        `learns` is false for a client that may talk to the named nodes only.
+        """
         if not addresses:
             raise InvalidInput("a client needs the address of at least one node")
         self._named = list(addresses)
@@ -138,6 +149,7 @@ class RaftClient:
         self._learns = learns
         self._learning: set[asyncio.Task[None]] = set()
         self._tls = tls
+        self._secret = secret
         self._feeds: list[EventFeed] = []
         self._closed = False
         self._context = None if tls is None else tls.context(server=False)
@@ -207,7 +219,7 @@ class RaftClient:
         """Start a watch; `command_of` returns the command that starts it under a name."""
         name = token_bytes(NAME_BYTES)
         addresses = list(dict.fromkeys((self._at, *self._addresses)))
-        own = RaftClient(addresses, tls=self._tls, timeout_s=self._timeout_s, learns=False)
+        own = self._copy(addresses)
         try:
             self._check_open()
             body = encode_watch(name, command_of(name))
@@ -220,6 +232,12 @@ class RaftClient:
         feed = EventFeed(own.connection, group, reply)
         self._feeds = [*(each for each in self._feeds if not each.over), feed]
         return feed
+
+    def _copy(self, addresses: Sequence[Address]) -> RaftClient:
+        """A client with connections of its own."""
+        return RaftClient(
+            addresses, tls=self._tls, secret=self._secret, timeout_s=self._timeout_s, learns=False
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -237,9 +255,13 @@ class RaftClient:
             connection = await self._connected()
         except (OSError, ProtocolError) as error:
             request.why = f"{self._at}: {str(error) or 'no answer'}"
+            if isinstance(error, ClusterSecretRefused):
+                request.unproven.add(self._at)
+                if request.unproven.issuperset(self._named):
+                    raise
             await self._next()
             return None
-        request.in_flight = request.operation not in _REPEATABLE
+        request.in_flight = request.operation not in REPEATABLE
         request.asked, request.waits = connection.address, True
         if request.operation in _ANYWHERE:
             answer = await self._ask_others_too(connection, request)
@@ -294,9 +316,7 @@ class RaftClient:
             if done or not others:
                 return await first
             if self._spare is None:
-                self._spare = RaftClient(
-                    others, tls=self._tls, timeout_s=self._timeout_s, learns=False
-                )
+                self._spare = self._copy(others)
             spare = self._spare
             second = asyncio.ensure_future(spare._ask_until_answered(_Request(*given)))  # noqa: SLF001
             tasks.add(second)
@@ -326,7 +346,7 @@ class RaftClient:
     ) -> None:
         """Choose the node to ask next; raises if the answer is final."""
         text = answer.body.decode(errors="replace")
-        if answer.outcome == OperationOutcome.UNKNOWN and request.operation not in _REPEATABLE:
+        if answer.outcome == OperationOutcome.UNKNOWN and request.operation not in REPEATABLE:
             raise MayHaveHappened(f"{text}; {UNKNOWN}")
         if answer.outcome == OperationOutcome.ABSENT:
             request.absent.add(address)
@@ -371,12 +391,11 @@ class RaftClient:
             if found is None or found.address != self._at or found.channel.closed:
                 if found is not None:
                     found.retire()
-                found = NodeConnection(self._at)
+                hello = Hello(WIRE_VERSION, "", "", "", "{}")
+                found = NodeConnection(self._at, Greeting(hello, self._secret))
                 try:
                     async with asyncio.timeout(self._connect_s):
-                        hello = Hello(WIRE_VERSION, "", "", "", "{}")
-                        await connect(self._at, hello, found.channel, self._context)
-                        await found.welcomed
+                        await found.open(self._context)
                 except TimeoutError:
                     # The network may be slow, not the node.
                     found.channel.abort("it was given up")
@@ -392,10 +411,11 @@ class RaftClient:
 class NodeConnection:
     """A connection to one node."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, greeting: Greeting) -> None:
         self.address = address
+        self._greeting = greeting
         self.channel = Channel(self._receive, self._lost)
-        self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked: dict[int, asyncio.Future[ClientResponse | None]] = {}
         self._number = 0
         self._watch = 0
@@ -403,6 +423,11 @@ class NodeConnection:
         self.has_requested_members = False
         self.inbox = Inbox(lambda wanted: self.channel.read_on(wanted=wanted))
         """Messages of the machine, if there is a watch."""
+
+    async def open(self, context: ssl.SSLContext | None) -> None:
+        """Connect, and wait until the node has answered the greeting."""
+        await self._greeting.connect(self.address, self.channel, context)
+        await self._welcomed
 
     async def ask(
         self, group: str, operation: ClientOperation, body: bytes
@@ -430,9 +455,15 @@ class NodeConnection:
 
     def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
         if not channel.greeted:
-            check_welcome(channel, messages, "")
-            channel.greet("", "")
-            self.welcomed.set_result(None)
+            try:
+                welcome = self._greeting.receive(channel, messages)
+            except ClusterSecretRefused as error:
+                self._fail(error)
+                channel.abort(str(error))
+                return
+            if welcome is not None:
+                channel.greet("", "")
+                self._welcomed.set_result(None)
             return
         for _, message in messages:
             if isinstance(message, ClientEvent):
@@ -450,11 +481,14 @@ class NodeConnection:
             # The second answer to a watch ends it.
             self.inbox.end()
 
-    def _lost(self, channel: Channel) -> None:
-        if not self.welcomed.done():
-            self.welcomed.set_exception(ProtocolError(channel.reason))
+    def _fail(self, error: ProtocolError) -> None:
+        if not self._welcomed.done():
+            self._welcomed.set_exception(error)
             # Marks the exception as retrieved.
-            self.welcomed.exception()
+            self._welcomed.exception()
+
+    def _lost(self, channel: Channel) -> None:
+        self._fail(ProtocolError(channel.reason))
         self.inbox.end()
         for future in self._asked.values():
             if not future.done():

@@ -38,15 +38,18 @@ log = get_logger("lithify.raft")
 class GroupLogLines:
     """The log lines of one member; see the module."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, *, is_alone: bool = False) -> None:
+        """`is_alone`: there are no other nodes, so elections are no news."""
         self._group = group
+        self._is_alone = is_alone
         self._leader = ""
         self._electing = False
 
     def take(self, event: CoreEvent) -> None:
         """Log an event, if it is in the list."""
         if isinstance(event, RoleChanged):
-            self._follow(event)
+            if not self._is_alone:
+                self._follow(event)
         elif isinstance(event, QuorumLost):
             log.warning("quorum lost", group=self._group, term=event.term)
         elif isinstance(event, ConfigChanged):

@@ -22,11 +22,7 @@ threads and an event loop (`raft/node/node.py`), and a simulator with none.
 
 A member applies only what is durable on it, so the state is never ahead of the log.
 
-A member that may have lost acknowledged entries (`raft/storage/wal/recovery.py`) starts in the next
-term with its own vote, so that a leader that counts on these entries must be elected again. It
-neither votes nor campaigns before it has applied an entry of a later term. A majority without this
-member elected the leader of that term, which therefore has everything that was committed; then this
-member has it too.
+A member that may have lost acknowledged entries does not vote for a time (`possible_loss.py`).
 
 A member whose committed entries differ from the leader's, or that has lost some, stops (`stopped`):
 it sends, applies and answers nothing until it is removed. The node and its other groups continue.
@@ -39,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lithify.errors import LogClosed
 from lithify.events import WriteRefused
-from lithify.logger import get_logger
 from lithify.raft.backup.group_backup import Saved, live_entries
 from lithify.raft.commands import single
 from lithify.raft.compaction.group_compaction import CompactionOutcome, GroupCompaction, RunWanted
@@ -63,6 +58,7 @@ from lithify.raft.group.finish_install import Installing
 from lithify.raft.group.machine_effects import MachineEffects
 from lithify.raft.group.machine_queries import MachineQueries
 from lithify.raft.group.overview import disk_overview, place_overview
+from lithify.raft.group.possible_loss import PossibleLoss
 from lithify.raft.group.proposals import Proposals
 from lithify.raft.group.reads import Reads
 from lithify.raft.group.removed_members import (
@@ -85,12 +81,13 @@ from lithify.raft.storage.snapshots.snapshot_file import Head
 from lithify.raft.storage.wal.wal import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from lithify.errors import LithifyError
     from lithify.raft.commands import Done, RunDone
     from lithify.raft.core import ConfChange, Config, RaftMessage, Ready, Status
     from lithify.raft.entry import Entry
+    from lithify.raft.group.reads import Request
     from lithify.raft.group.settings import GroupSettings
     from lithify.raft.machine import Machine
     from lithify.raft.storage.segment_writer import Flushed
@@ -100,8 +97,6 @@ if TYPE_CHECKING:
 __all__ = ["Group"]
 
 S = TypeVar("S")
-
-log = get_logger("lithify.raft")
 
 PATIENCE_ELECTIONS = 3
 """Election timeouts that clients of an unseated leader wait for the next one: an election may fail.
@@ -129,8 +124,7 @@ class Group(Generic[S]):
         self._apply_many = apply_many_of(machine)
         own = storage.groups.get(name) or storage.create(name)
         self._own = own
-        if own.doubt_term is not None:
-            self._begin_in_doubt(own.doubt_term)
+        self._loss = loss = PossibleLoss(storage, own, node)
         view = StoredLog(own, settings.members)
         meta = view.snapshot()
         found = None if own.stored is None else own.snapshots.pieces(own.stored)
@@ -139,7 +133,7 @@ class Group(Generic[S]):
         core_settings = settings.core(node, draw)
         may_vote = core_settings.may_vote
         core_settings = replace(
-            core_settings, may_vote=lambda config: own.doubt_term is None and may_vote(config)
+            core_settings, may_vote=lambda config: not loss and may_vote(config)
         )
         self.election_ticks = core_settings.election_ticks
         self._core = RaftCore(core_settings, view)
@@ -171,21 +165,6 @@ class Group(Generic[S]):
         self.stopped: MemberStopped | None = None
         self.note: bytes = b""
         """The first note to the members that was applied here; the node takes it."""
-
-    def _begin_in_doubt(self, term: int) -> None:
-        """Acknowledged entries of this term may be lost; see the module."""
-        own = self._own
-        if own.hard_state.term <= term:
-            own.hard_state = HardState(term + 1, self.node, own.hard_state.commit)
-            # First in the queue, so before anything that depends on it.
-            self._storage.wal.save(self.name, own.hard_state)
-
-    def _end_doubt(self) -> None:
-        """Allow votes again, once an applied entry proves that no committed one is missing."""
-        doubt_term = self._own.doubt_term
-        if doubt_term is not None and self._at.term > doubt_term:
-            self._out.jobs.append(Job("trust", self._storage.trust(self.name)))
-            log.warning("member has caught up and votes again", group=group_of(self.name))
 
     # --- events -----------------------------------------------------------------------------
 
@@ -242,6 +221,12 @@ class Group(Generic[S]):
         if self.stopped is None:
             self._core.step(Unreachable(peer))
 
+    def save_commit(self) -> None:
+        """Queue the commit index for the disk: a start without the others knows it then."""
+        status = self._core.status()
+        if self.stopped is None and status.config.members != {self.node}:
+            self._storage.wal.save(self.name, HardState(status.term, status.vote, status.commit))
+
     def propose(self, command: bytes, done: Done) -> None:
         """Propose a command, on the leader; `done` gets the machine's reply or an error."""
         self._proposals.add([command], single(done))
@@ -257,6 +242,13 @@ class Group(Generic[S]):
     def read(self, query: bytes, done: Done) -> None:
         """Query the machine, on any member; linearizable."""
         self._reads.add(query, done)
+
+    def query_local(self, query: bytes, done: Done) -> None:
+        """Query the machine at the state that this member has applied; it may be behind."""
+        if self.stopped is not None:
+            done(self.stopped)
+            return
+        self._query([(query, done)])
 
     def dismiss_but(self, present: Container[bytes]) -> None:
         """On the leader: make the machine stop sending to clients that are not present."""
@@ -376,7 +368,8 @@ class Group(Generic[S]):
                 break
         if not self._at.ended:
             self._begin_jobs()
-        self._end_doubt()
+        trusted = self._loss.end(self._at.term)
+        self._out.jobs += () if trusted is None else (trusted,)
         self._out.sends = self._effects.take()
         out, self._out = self._out, Outgoing()
         return out
@@ -439,9 +432,11 @@ class Group(Generic[S]):
         self._out.messages += (each for each in notices if each is not None)
 
     def _answer_reads(self) -> None:
-        due = self._reads.take_due(self._at.index)
-        self._out.reads += self._queries.start(due, self._at.index, self._at.state)
+        self._query(self._reads.take_due(self._at.index))
         self._out.again = self._reads.is_due(self._at.index)
+
+    def _query(self, due: Iterable[Request]) -> None:
+        self._out.reads += self._queries.start(due, self._at.index, self._at.state)
 
     # --- snapshots --------------------------------------------------------------------------
 
@@ -557,6 +552,11 @@ class Group(Generic[S]):
         """The index of the last entry that the machine has applied."""
         return self._at.index
 
+    @property
+    def state(self) -> S:
+        """The state of the machine after the last applied command; only the machine changes it."""
+        return self._at.state
+
     def overview(self) -> dict[str, Any]:
         """The state of the member, as JSON."""
         stopped = {} if self.stopped is None else {"role": "stopped", "stopped": str(self.stopped)}
@@ -566,7 +566,7 @@ class Group(Generic[S]):
             "node": self.node,
             **place_overview(self._core.status()),
             "may_vote": self._core.may_vote,
-            "in_doubt": self._own.doubt_term is not None,
+            "in_doubt": bool(self._loss),
             **stopped,
             "applied_index": self._at.index,
             "snapshots_taken": self._snapshots.taken,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     _Done = tuple[bytes, Sequence[Effect]]
     """A reply, and the effects."""
 
-__all__ = ["KvMachine"]
+__all__ = ["KvMachine", "kv_machine"]
 
 _PUT = int(KvKind.PUT)
 _HEAD_BYTES = wire.HEAD.size
@@ -223,6 +223,11 @@ class KvMachine:
     def load(self, pieces: Iterable[bytes]) -> KvState:
         """The state that `save` has written."""
         return load_state(pieces)
+
+
+def kv_machine(_: str) -> KvMachine:
+    """The machine of a group, on a node whose groups are all key-value stores."""
+    return KvMachine()
 
 
 def _value_reply(revision: int, commands: Sequence[bytes]) -> bytes:

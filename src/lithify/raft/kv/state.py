@@ -12,13 +12,13 @@ Only the machine (`machine.py`) changes a state.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from lithify.raft.kv.live_indexes import LiveIndexes
 from lithify.raft.kv.rows import ROW, KvRows, RowTable
+from lithify.raft.live_indexes import LiveIndexes
+from lithify.raft.ordered_keys import OrderedKeys, prefix_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,9 +27,6 @@ __all__ = ["KvState", "Watcher", "load_state", "save_state"]
 
 _PLACE = struct.Struct("<Q")
 """The first field of a row."""
-_ADDED_MAX, _ADDED_SHARE = 1024, 64
-"""Up to this number of new keys, or this share of all keys, each scan inserts the new keys: 3 ms
-for a million keys. Above it all keys are sorted: 0.1 s of the thread that all groups share."""
 _FIRST = struct.Struct("<IQ")
 _WATCHER = struct.Struct("<QHH")
 
@@ -52,18 +49,14 @@ class KvState:
     watchers: dict[bytes, Watcher] = field(default_factory=dict)
     deleted: int = 0
     """The index of the last deletion."""
-    ordered: list[bytes] | None = field(default_factory=list)
-    """The keys in order, as of an earlier scan, some deleted since; None if no scan has seen the
-    loaded keys."""
-    added: set[bytes] = field(default_factory=set)
-    """Keys that were added since."""
+    ordered: OrderedKeys = field(default_factory=lambda: OrderedKeys([]))
 
     def set(self, key: bytes, place: int, revision: int, digest: bytes) -> None:
         """Set the place of a key's value; all earlier places are lower."""
         rows = self.rows
         before = rows.changed.get(key) or rows.strike(key)
         if before is None:
-            self.added.add(key)
+            self.ordered.add(key)
         else:
             self.live.remove(_PLACE.unpack_from(before)[0])
         rows.changed[key] = ROW.pack(place, revision, digest)
@@ -76,41 +69,14 @@ class KvState:
             return 0
         place, revision, _ = ROW.unpack(row)
         self.live.remove(place)
-        self.added.discard(key)
+        self.ordered.discard(key)
         self.deleted = index
         return int(revision)
 
     def keys(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         """The keys with a prefix that are above another key, ascending."""
-        rows, ordered = self.rows, self._order()
-        low = max(prefix, after)
-        at = bisect_left(ordered, low)
-        for new in sorted(key for key in self.added if key >= low and key.startswith(prefix)):
-            stop = bisect_left(ordered, new, at)
-            for key in islice(ordered, at, stop):
-                if key in rows and (key > after or not after):
-                    yield key
-            if new > after or not after:
-                yield new
-            # A key that was deleted and added again is in both.
-            at = stop + (ordered[stop : stop + 1] == [new])
-        for key in islice(ordered, at, None):
-            if not key.startswith(prefix):
-                return
-            if key in rows and (key > after or not after):
-                yield key
-
-    def _order(self) -> list[bytes]:
-        """Most keys in order, and some deleted ones; a bounded number of keys is in `added`."""
-        rows, ordered, added = self.rows, self.ordered, self.added
-        if ordered is None or len(ordered) > 2 * len(rows):
-            self.ordered, self.added = sorted(rows.keys()), set()
-        elif len(added) > max(_ADDED_MAX, len(ordered) // _ADDED_SHARE):
-            kept = [key for key in ordered if key not in added]
-            # Two sorted runs: merging them is one pass.
-            self.ordered, self.added = sorted([*kept, *sorted(added)]), set()
-        assert self.ordered is not None
-        return self.ordered
+        start = max(prefix, after + b"\0" if after else b"")
+        return self.ordered.range(start, prefix_end(prefix), self.rows)
 
 
 def save_state(state: KvState) -> Iterable[bytes]:
@@ -127,7 +93,7 @@ def load_state(pieces: Iterable[bytes]) -> KvState:
     rest = iter(pieces)
     watchers, deleted = _load_watchers(next(rest))
     table = RowTable(rest)
-    return KvState(KvRows(table), LiveIndexes(table.places()), watchers, deleted, None)
+    return KvState(KvRows(table), LiveIndexes(table.places()), watchers, deleted, OrderedKeys(None))
 
 
 def _load_watchers(piece: bytes) -> tuple[dict[bytes, Watcher], int]:

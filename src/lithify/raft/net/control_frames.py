@@ -1,10 +1,11 @@
 """The messages of a connection other than Raft's own. Values; `wire_format.py` defines their bytes.
 
-The connecting end sends `Hello` and gets `Welcome`. A client then sends `ClientRequest`, gets one
-`ClientResponse` to each, and `ClientEvent` while it watches. If a node connects, and the other one
-has version `INTRODUCES`, both send an `Introduction`, the connecting node first. Nodes of earlier
-versions neither send nor get one. Nodes that both have version `SHOWS_STARTS` send `Credentials`
-instead, and again when these change.
+The connecting end sends `Hello` and gets `Welcome`. In a cluster with a secret it gets `Challenge`
+first, and both ends send a `Proof` (`cluster_secret.py`). A client then sends `ClientRequest`, gets
+one `ClientResponse` to each, and `ClientEvent` while it watches. If a node connects, and the other
+one has version `INTRODUCES`, both send an `Introduction`, the connecting node first. Nodes of
+earlier versions neither send nor get one. Nodes that both have version `SHOWS_STARTS` send
+`Credentials` instead, and again when these change.
 
 Clients send many requests of one kind in a row. A node reads such a run in one step, as columns
 (`ClientRequests`), and writes the answers the same way (`ClientResponses`): one message object per
@@ -20,6 +21,7 @@ __all__ = [
     "INTRODUCES",
     "SHOWS_STARTS",
     "WIRE_VERSION",
+    "Challenge",
     "ClientEvent",
     "ClientRequest",
     "ClientRequests",
@@ -28,6 +30,7 @@ __all__ = [
     "Credentials",
     "Hello",
     "Introduction",
+    "Proof",
     "Welcome",
 ]
 
@@ -64,6 +67,24 @@ class Welcome:
     node: str
     refusal: str
     book: str
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The answer to `Hello` of a node that requires the cluster secret."""
+
+    nonce: bytes
+    cluster: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The proof of one end that it has the cluster secret."""
+
+    nonce: bytes
+    """Drawn by the connecting end; empty from the accepting one, which has sent a `Challenge`."""
+    proof: bytes
 
 
 @dataclass(frozen=True, slots=True)

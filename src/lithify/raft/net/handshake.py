@@ -1,6 +1,9 @@
 """The start of a connection, at the connecting end: what to send and which answers to expect.
 
     Hello         ->
+                  <-  Challenge         if the other end requires the cluster secret
+    Proof         ->                    (`cluster_secret.py`)
+                  <-  Proof
                   <-  Welcome
     Introduction  ->                    between nodes, if `Welcome` says that it is understood
                   <-  Introduction      or `Credentials`, both, if both know them
@@ -12,11 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, ProtocolError
 from lithify.raft.core.configuration import check_identity, check_name
-from lithify.raft.net.control_frames import Credentials, Hello, Introduction, Welcome
+from lithify.raft.net.cluster_secret import NONCE_BYTES, ClusterSecretRefused, Side
+from lithify.raft.net.control_frames import (
+    Challenge,
+    Credentials,
+    Hello,
+    Introduction,
+    Proof,
+    Welcome,
+)
 from lithify.raft.net.peer_recognition import MARKS_MAX, KnownStart, Starts
 
 if TYPE_CHECKING:
@@ -24,11 +36,11 @@ if TYPE_CHECKING:
 
     from lithify.raft.net.channel import Channel
     from lithify.raft.net.client_operations import Address
+    from lithify.raft.net.cluster_secret import ClusterSecret
 
 __all__ = [
+    "Greeting",
     "check_certificate",
-    "check_welcome",
-    "connect",
     "credentials_in",
     "credentials_of",
     "met_in",
@@ -36,26 +48,73 @@ __all__ = [
 ]
 
 
-async def connect(
-    address: Address, hello: Hello, channel: Channel, context: ssl.SSLContext | None
-) -> None:
-    """Connect a channel and send `Hello`."""
-    loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
-    channel.send("", hello)
+class Greeting:
+    """The greeting of one connection, until the other end answers with `Welcome`."""
 
+    def __init__(self, hello: Hello, secret: ClusterSecret | None) -> None:
+        """With a secret, only a node that proves it is accepted."""
+        self._hello = hello
+        self._secret = secret
+        self._challenge: Challenge | None = None
+        self._nonce = b""
+        self._proven = False
 
-def check_welcome(channel: Channel, messages: list[tuple[str, Any]], wanted: str) -> Welcome:
-    """The answer to `Hello`; raises unless it is from the wanted node (empty for any)."""
-    welcome = messages[0][1] if messages else None
-    if not isinstance(welcome, Welcome) or len(messages) > 1:
-        raise ProtocolError("the answer to the greeting is none")
-    if welcome.refusal:
-        raise ProtocolError(welcome.refusal)
-    if wanted not in ("", welcome.node):
-        raise ProtocolError(f"is node {welcome.node}, not {wanted}")
-    check_certificate(channel, welcome.node)
-    return welcome
+    async def connect(
+        self, address: Address, channel: Channel, context: ssl.SSLContext | None
+    ) -> None:
+        """Connect a channel and send `Hello`."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
+        channel.send("", self._hello)
+
+    def receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> Welcome | None:
+        """The welcome of the wanted node; None until it has come.
+
+        `ClusterSecretRefused` if the two ends do not have the same secret.
+        """
+        for place, (_, message) in enumerate(messages):
+            if isinstance(message, Challenge) and self._challenge is None:
+                channel.send("", self._answer(message))
+            elif isinstance(message, Proof) and self._challenge is not None and not self._proven:
+                self._check(message, self._challenge)
+            elif isinstance(message, Welcome) and place == len(messages) - 1:
+                self._check_welcome(channel, message)
+                return message
+            else:
+                raise ProtocolError("the answer to the greeting is none")
+        return None
+
+    def _answer(self, challenge: Challenge) -> Proof:
+        if self._secret is None:
+            what = f"node {challenge.node} requires the cluster secret, and none is given here"
+            raise ClusterSecretRefused(what)
+        self._check_name(challenge.node)
+        self._challenge, self._nonce = challenge, token_bytes(NONCE_BYTES)
+        proof = self._secret.proof(Side.CONNECTING, self._hello, challenge, self._nonce)
+        return Proof(self._nonce, proof)
+
+    def _check(self, shown: Proof, challenge: Challenge) -> None:
+        assert self._secret is not None
+        given = (self._hello, challenge, self._nonce)
+        if not self._secret.accepts(shown.proof, Side.ACCEPTING, *given):
+            raise ClusterSecretRefused(f"node {challenge.node} proves another cluster secret")
+        self._proven = True
+
+    def _check_welcome(self, channel: Channel, welcome: Welcome) -> None:
+        if welcome.refusal:
+            # Everything else is refused before the challenge.
+            refused = ProtocolError if self._challenge is None else ClusterSecretRefused
+            raise refused(welcome.refusal)
+        if self._secret is not None and not self._proven:
+            what = f"node {welcome.node} does not prove the cluster secret: it has none"
+            raise ClusterSecretRefused(what)
+        self._check_name(welcome.node)
+        check_certificate(channel, welcome.node)
+
+    def _check_name(self, node: str) -> None:
+        wanted = self._hello.to if self._challenge is None else self._challenge.node
+        if wanted not in ("", node):
+            raise ProtocolError(f"is node {node}, not {wanted}")
 
 
 def check_certificate(channel: Channel, node: str) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.net.channel import Channel
+from lithify.raft.net.cluster_secret import ClusterSecretRefused
 from lithify.raft.net.control_frames import INTRODUCES, SHOWS_STARTS, Introduction, Welcome
-from lithify.raft.net.handshake import check_welcome, credentials_in, credentials_of
+from lithify.raft.net.handshake import Greeting, credentials_in, credentials_of
 
 if TYPE_CHECKING:
     from lithify.raft.net.client_operations import Address
@@ -38,6 +39,7 @@ class PeerLink:
         self._changed = asyncio.Event()
         self._welcomed = asyncio.Event()
         self._welcome: Welcome | None = None
+        self._greeting: Greeting
         self.reason = ""
         self._task = asyncio.create_task(self._run())
 
@@ -91,9 +93,10 @@ class PeerLink:
 
         channel = self._opening = Channel(self._receive, lost)
         transport = self._transport
+        self._greeting = transport.greeting(self._name)
         try:
             async with asyncio.timeout(HELLO_S):
-                await transport.connect(self._name, self.address, channel)
+                await self._greeting.connect(self.address, channel, transport.context)
                 await self._welcomed.wait()
         except (OSError, TimeoutError) as error:
             channel.abort(str(error) or "no answer")
@@ -113,7 +116,13 @@ class PeerLink:
             raise ProtocolError("a peer talks on a connection that is for listening")
         transport = self._transport
         if self._welcome is None:
-            self._welcome = check_welcome(channel, messages, self._name)
+            try:
+                self._welcome = self._greeting.receive(channel, messages)
+            except ClusterSecretRefused as error:
+                # Not raised: it is logged once, not at every attempt.
+                channel.abort(str(error))
+            if self._welcome is None:
+                return
             if self._welcome.version >= INTRODUCES:
                 channel.send("", transport.introduction(self._name, self._welcome.version))
                 return
@@ -123,7 +132,7 @@ class PeerLink:
             if shown.refusal:
                 transport.merge_starts(self._name, shown)
                 transport.disowned_by(self._name, shown.refusal)
-                # Not raised: it is logged once, not at every attempt.
+                # Not raised, as above.
                 channel.abort(shown.refusal)
                 return
         refusal = transport.refusal_of(self._name, shown)

@@ -18,7 +18,8 @@ copy is refused too, and a node of another cluster with the same name.
 A node that connects is answered when the record of it is durable (`raft/node/identity_saving.py`).
 It sends nothing before, so no promise of it is known here without the start in which it was given.
 
-With TLS both ends show a certificate of the same authority. The certificate of a node must be for
+With a cluster secret both ends must prove it before anything else (`cluster_secret.py`). With TLS
+both ends show a certificate of the same authority. The certificate of a node must be for
 its name; a client's may have any name.
 
 A node with the wrong name, cluster or version is refused with a text that says so.
@@ -38,8 +39,10 @@ from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.core.configuration import check_identity, check_name
 from lithify.raft.core.messages import RaftMessage
+from lithify.raft.net.admission import Admission
 from lithify.raft.net.channel import Channel
 from lithify.raft.net.client_operations import Address, parse_address
+from lithify.raft.net.cluster_secret import ClusterSecretRefused
 from lithify.raft.net.control_frames import (
     SHOWS_STARTS,
     WIRE_VERSION,
@@ -50,8 +53,8 @@ from lithify.raft.net.control_frames import (
     Welcome,
 )
 from lithify.raft.net.handshake import (
+    Greeting,
     check_certificate,
-    connect,
     credentials_of,
     met_in,
     starts_in,
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.raft.core.configuration import Config
+    from lithify.raft.net.cluster_secret import ClusterSecret
     from lithify.raft.net.peer_recognition import PeerRecognition
 
 __all__ = ["Handlers", "Tls", "Transport"]
@@ -168,7 +172,12 @@ class Transport:
     """See the module."""
 
     def __init__(
-        self, identity: ShownIdentity, saving: Saving, handlers: Handlers, tls: Tls | None
+        self,
+        identity: ShownIdentity,
+        saving: Saving,
+        handlers: Handlers,
+        tls: Tls | None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         """`saving` makes changes of the identity durable; `close` closes it."""
         self._identity = identity
@@ -177,6 +186,8 @@ class Transport:
         """By node: the last change of the identity that is about it."""
         self.handlers = handlers
         self._tls = tls
+        self.secret = secret
+        self._admission = Admission(secret, identity.cluster, identity.node)
         self.context = None if tls is None else tls.context(server=False)
         self.links: dict[str, PeerLink] = {}
         self.channels: set[Channel] = set()
@@ -189,9 +200,19 @@ class Transport:
         """The cluster ids that connected nodes have shown."""
         self._server: asyncio.Server | None = None
         self.address = Address("", 0)
+        """The address for other nodes; port 0 if there is none."""
 
-    async def start(self, listen: Address) -> None:
-        """Listen, and connect to all known peers; port 0 takes a free one."""
+    async def start(self, listen: Address | None, advertised_host: str = "") -> None:
+        """Listen, and connect to all known peers; port 0 takes a free one.
+
+        Other nodes are told the advertised host in place of the one of `listen`.
+        """
+        if listen is not None:
+            port = await self._listen(listen)
+            self.address = Address(advertised_host or listen.host, port)
+        self._connect_all()
+
+    async def _listen(self, listen: Address) -> int:
         loop = asyncio.get_running_loop()
         context = None if self._tls is None else self._tls.context(server=True)
         try:
@@ -205,8 +226,7 @@ class Transport:
             )
         except OSError as error:
             raise RaftCannotListen(listen, error.strerror or str(error)) from error
-        self.address = Address(listen.host, self._server.sockets[0].getsockname()[1])
-        self._connect_all()
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Close all connections."""
@@ -253,14 +273,18 @@ class Transport:
             elif link.address != address:
                 link.move(address)
 
-    async def connect(self, name: str, address: Address, channel: Channel) -> None:
-        """Connect to a peer and send `Hello`."""
+    def greeting(self, name: str) -> Greeting:
+        """The greeting for a peer."""
         identity = self._identity
-        hello = Hello(WIRE_VERSION, identity.cluster, identity.node, name, self._book())
-        await connect(address, hello, channel, self.context)
+        hello = Hello(WIRE_VERSION, identity.cluster, identity.node, name, json.dumps(self.book))
+        return Greeting(hello, self.secret)
 
-    def _book(self) -> str:
-        return json.dumps(self._identity.book | {self._identity.node: str(self.address)})
+    @property
+    def book(self) -> dict[str, str]:
+        """The addresses of all known nodes, and of this one if it has one."""
+        identity = self._identity
+        own = {identity.node: str(self.address)} if self.address.port else {}
+        return identity.book | own
 
     def take_book(self, text: str, owner: str) -> None:
         """Store another node's addresses: its own always, others only if unknown."""
@@ -398,6 +422,7 @@ class Transport:
 
     def _lost(self, channel: Channel) -> None:
         self.channels.discard(channel)
+        self._admission.closed(channel)
         if self._from.get(channel.node) is channel:
             del self._from[channel.node]
         if channel.greeted and not channel.node:
@@ -405,10 +430,8 @@ class Transport:
 
     def _receive(self, channel: Channel, messages: list[tuple[str, Any]]) -> None:
         if not channel.greeted:
-            hello = messages[0][1] if messages else None
-            if not isinstance(hello, Hello):
-                raise ProtocolError("the first message is no greeting")
-            if not self._welcome(channel, hello):
+            hello = self._admitted(channel, messages)
+            if hello is None or not self._welcome(channel, hello):
                 return
             messages = messages[1:]
         for group, message in messages:
@@ -430,10 +453,21 @@ class Transport:
                 kind = type(message).__name__
                 raise ProtocolError(f"{kind} from {channel.node or 'a client'}")
 
+    def _admitted(self, channel: Channel, messages: list[tuple[str, Any]]) -> Hello | None:
+        """The greeting of a peer, when it has proven the cluster secret."""
+        try:
+            return self._admission.receive(channel, messages, self._refusal)
+        except ClusterSecretRefused as error:
+            channel.send("", Welcome(SHOWS_STARTS, self._identity.node, str(error), ""))
+            # Not raised: it is logged once, not at every attempt.
+            channel.close(str(error))
+            return None
+
     def _welcome(self, channel: Channel, hello: Hello) -> bool:
         here = self._identity.node
         refusal = self._refusal(hello)
-        channel.send("", Welcome(SHOWS_STARTS, here, refusal, "" if refusal else self._book()))
+        book = "" if refusal else json.dumps(self.book)
+        channel.send("", Welcome(SHOWS_STARTS, here, refusal, book))
         if refusal:
             log.warning("connection refused", peer=channel.peer, reason=refusal)
             channel.close(refusal)

@@ -57,6 +57,7 @@ from lithify.raft.core.messages import (
 from lithify.raft.entry import make_entry
 from lithify.raft.group.removed_members import EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.net.control_frames import (
+    Challenge,
     ClientEvent,
     ClientRequest,
     ClientRequests,
@@ -65,6 +66,7 @@ from lithify.raft.net.control_frames import (
     Credentials,
     Hello,
     Introduction,
+    Proof,
     Welcome,
 )
 from lithify.raft.repair.messages import EntriesFound, EntriesWanted
@@ -136,6 +138,8 @@ KINDS: tuple[type, ...] = (
     EntriesWanted,
     EntriesFound,
     Credentials,
+    Challenge,
+    Proof,
 )
 """All messages; the position of one is its kind, so append new ones."""
 
@@ -229,6 +233,8 @@ def _types(cls: Any) -> list[tuple[str, str]]:
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     """A function that reads these fields of a message."""
+    if not names:
+        return lambda _: ()
     get = attrgetter(*names)
     return get if len(names) > 1 else lambda message: (get(message),)
 

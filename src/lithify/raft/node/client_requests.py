@@ -174,13 +174,14 @@ class ClientRequestHandler:
                 if batch.operation == ClientOperation.WATCH:
                     self._watch(channel, name, batch.numbers[place], batch.bodies[place], done)
                 else:
-                    self._begin(name, batch.operation, batch.bodies[place], done)
+                    self.begin(name, batch.operation, batch.bodies[place], done)
         except Exception:
             # The client gets no answer and is disconnected; the rest of the portion is started.
             log.exception("a request failed", group=name, peer=channel.peer)
             channel.abort("a request failed")
 
-    def _begin(self, name: str, operation: int, body: bytes, done: requests.Done) -> None:
+    def begin(self, name: str, operation: int, body: bytes, done: requests.Done) -> None:
+        """Start a request for a group; `done` gets its result, unless an error is raised."""
         is_command = operation in (ClientOperation.PROPOSE, ClientOperation.READ)
         limit = COMMAND_BYTES_MAX if is_command else JSON_BYTES_MAX
         if len(body) > limit:
@@ -242,10 +243,11 @@ class ClientRequestHandler:
         return GroupAbsent(name, self._node.identity.node)
 
     def _refuse(self, channel: Channel, name: str, number: int, error: LithifyError) -> None:
-        outcome, text = self._outcome(error)
+        outcome, text = self.outcome(error)
         channel.send(name, ClientResponse(number, outcome, 0, text))
 
-    def _outcome(self, result: LithifyError) -> tuple[OperationOutcome, bytes]:
+    def outcome(self, result: LithifyError) -> tuple[OperationOutcome, bytes]:
+        """The outcome that an error means to a client, and its text."""
         outcome, text = OperationOutcome.REFUSED, str(result)
         if isinstance(result, QuorumAtRisk | NotCaughtUp):
             pass
@@ -349,8 +351,7 @@ class ClientRequestHandler:
         elif operation == ClientOperation.OVERVIEW:
             return group.overview()
         elif operation == ClientOperation.MEMBERS:
-            seen, identity = place_overview(group.status()), self._node.identity
-            book = identity.book | {identity.node: str(self._node.transport.address)}
+            seen, book = place_overview(group.status()), self._node.transport.book
             # The book has other nodes too, of other groups or of none.
             members = {name: at for name, at in book.items() if name in group.config.members}
             return {name: seen[name] for name in ("leader", "term", "members")} | {"book": members}
@@ -374,7 +375,7 @@ class ClientRequestHandler:
         return {
             **self._who(),
             "standing": str(node.identity.recognition.standing),
-            "address": str(node.transport.address),
+            "address": node.transport.book.get(node.identity.node, ""),
             "connected": node.transport.connected,
             "ailing": {group_of(key): member.reason for key, member in node.ailing.items()},
             "refused": node.transport.refused,

@@ -62,7 +62,8 @@ class ClusterIdDiscovery:
             if not found and group.may_note and group.term != self._noted_term:
                 found = self._find_or_propose_id(group)
         if IDENTITY.fullmatch(found):
-            log.info("cluster known", cluster_id=found)
+            if node.settings.listen is not None:
+                log.info("cluster known", cluster_id=found)
             node.identity.join_cluster(found)
             node.transport.resend_credentials()
 

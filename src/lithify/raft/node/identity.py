@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.raft.core.raft_core import Status
 
-__all__ = ["NodeIdentity"]
+__all__ = ["NodeIdentity", "stored_owner"]
 
 _VERSION = 5
 IDENTITY_BYTES = 16
@@ -114,10 +114,7 @@ class NodeIdentity:
             self.is_new = True
             return
         self.is_new = False
-        lines, _ = read_lines(fs, self.path)
-        if len(lines) != 1:
-            raise DamagedFile(self.path, 0, f"has {len(lines)} lines, not one")
-        value = json.loads(lines[0][1])
+        value = _read_value(fs, self.path)
         if value["version"] not in range(1, _VERSION + 1):
             raise UnsupportedVersion(self.path, value["version"], _VERSION)
         owner = (value["node"], value["cluster"])
@@ -284,3 +281,20 @@ class NodeIdentity:
             check_name(name)
         self.book |= news
         return True
+
+
+def stored_owner(fs: FileSystem, directory: str) -> tuple[str, str] | None:
+    """(node, cluster) of a directory; None if it has no file `NODE`."""
+    path = f"{directory}/{NODE}"
+    if not fs.exists(path):
+        return None
+    value = _read_value(fs, path)
+    return value["node"], value["cluster"]
+
+
+def _read_value(fs: FileSystem, path: str) -> dict[str, Any]:
+    lines, _ = read_lines(fs, path)
+    if len(lines) != 1:
+        raise DamagedFile(path, 0, f"has {len(lines)} lines, not one")
+    value: dict[str, Any] = json.loads(lines[0][1])
+    return value

@@ -52,7 +52,7 @@ from lithify.raft.errors import (
 )
 from lithify.raft.net.client_operations import ClientOperation, parse_address
 from lithify.raft.net.control_frames import WIRE_VERSION, Hello
-from lithify.raft.net.handshake import connect
+from lithify.raft.net.handshake import Greeting
 from lithify.raft.net.peer_recognition import IdentityRefused
 from lithify.raft.node.group_origin import check_origin, origin
 from lithify.raft.storage.file_names import group_of
@@ -142,7 +142,7 @@ class MemberChanges:
         self, group: Group[Any], change: ConfChange, book: dict[str, str]
     ) -> dict[str, Any]:
         members = group.status().config.members
-        known = self._addresses()
+        known = self._node.transport.book
         wanted: list[MemberChange] = []
         for item in change.changes:
             if item.op is Op.REMOVE or item.node in members:
@@ -225,10 +225,6 @@ class MemberChanges:
 
     # --- checks -----------------------------------------------------------------------------
 
-    def _addresses(self) -> dict[str, str]:
-        node = self._node
-        return node.identity.book | {node.identity.node: str(node.transport.address)}
-
     async def _check_member(self, name: str, at: str | None) -> None:
         """Raise `IdentityRefused` if a member has another data directory; it may be down."""
         if at is not None and name != self._node.identity.node:
@@ -240,15 +236,14 @@ class MemberChanges:
 
         With a group, raises `ForeignGroup` if the node has another one of that name.
         """
-        connection = NodeConnection(parse_address(at))
         cluster = self._node.identity.cluster
         about = {} if group is None else {"group": group_of(group.name)}
         hello = Hello(WIRE_VERSION, cluster, "", name, "{}")
+        transport = self._node.transport
+        connection = NodeConnection(parse_address(at), Greeting(hello, transport.secret))
         try:
             async with asyncio.timeout(LOOK_S):
-                context = self._node.transport.context
-                await connect(connection.address, hello, connection.channel, context)
-                await connection.welcomed
+                await connection.open(transport.context)
                 answer = await connection.ask("", ClientOperation.WHO, json.dumps(about).encode())
         except (OSError, TimeoutError, ProtocolError) as error:
             raise MemberNotReached(name, at, str(error) or "no answer") from error

@@ -1,10 +1,12 @@
 """A process that runs members of many groups: their logs, connections and clients.
 
-    node = RaftNode(NodeSettings("n1", "data/n1", listen, peers), LocalFileSystem(), KvMachine)
+    node = RaftNode(RaftNodeSettings("n1", "data/n1", listen, peers), fs, machine_of)
     await node.run(stop, ready)
+    index, reply = await node.propose("orders", command)    # in its event loop, while it runs
 
-1. It opens the directory, and every group in it. A new node creates the group `default`, with
-   itself and its peers as the first members, unless it joins.
+1. It opens the directory, and every group in it, each with the machine that `machine_of` returns
+   for its name. A new node creates the first group of its cluster, whose first members are itself
+   and its peers, or those of them that are voters. It creates none if it joins.
 2. It listens and connects (`raft/net/transport.py`), starts the threads that wait for the disk
    (`raft/storage/disk_threads.py`), and ticks.
 3. Each event (a tick, messages, requests, reports of the disk) goes to its group at once and marks
@@ -27,6 +29,11 @@ stopped until it is removed from its group; the other groups continue.
 
 Other nodes must accept a new directory before it votes (`raft/net/peer_recognition.py`).
 
+A node without an address is a cluster of one: it opens no port, and its groups have no other
+members. The only voter of a group leads it at once. If the groups do have other members, it only
+reads what it knows to be committed: it connects to nothing, does not vote, and refuses all other
+requests of its process (`MemberReadsOnly`).
+
 Everything except the threads of `raft/storage/disk_threads.py` runs in one event loop.
 """
 
@@ -34,13 +41,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import InvalidInput, InvalidSetting, ProtocolError, WriteFailed
+from lithify.errors import InvalidInput, ProtocolError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs.remove_tree import remove_tree
 from lithify.logger import get_logger
@@ -52,19 +59,16 @@ from lithify.raft.errors import EntryUnreadable, GroupAbsent
 from lithify.raft.group.event_logging import GroupLogLines
 from lithify.raft.group.group import Group
 from lithify.raft.group.overview import wal_overview
-from lithify.raft.group.removed_members import (
-    NEVER_LEFT,
-    TELL_TICKS,
-    EndKnown,
-    MemberQuery,
-    MemberRemoved,
-)
-from lithify.raft.group.settings import GroupSettings
+from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberQuery, MemberRemoved
+from lithify.raft.net.client_operations import ClientOperation
 from lithify.raft.net.transport import Handlers, Transport
 from lithify.raft.node.client_requests import ClientRequestHandler
 from lithify.raft.node.cluster_id import ClusterIdDiscovery
+from lithify.raft.node.group_listeners import GroupListeners
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
+from lithify.raft.node.member_notices import MemberNotices
+from lithify.raft.node.process_requests import ProcessRequests
 from lithify.raft.repair.blocked_members import BlockedMembers
 from lithify.raft.repair.messages import EntriesFound
 from lithify.raft.snapshots.messages import SnapshotOffer
@@ -78,79 +82,57 @@ from lithify.raft.storage.file_names import (
     key_of,
     new_key,
 )
-from lithify.raft.storage.storage import RaftStorage, StorageSettings
+from lithify.raft.storage.storage import RaftStorage
 from lithify.raft.storage.wal.wal import Rolled
-from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lithify.fs import FileSystem
     from lithify.live_set import LiveSet
+    from lithify.raft.commands import CommandResult
     from lithify.raft.core import CoreSettings, RaftMessage
     from lithify.raft.machine import Machine
     from lithify.raft.net.client_operations import Address
-    from lithify.raft.net.transport import Tls
+    from lithify.raft.node.settings import RaftNodeSettings
     from lithify.raft.pending_work import Job
     from lithify.raft.storage.segment_writer import Flushed
     from lithify.raft.storage.wal.wal import WalEvent
 
-    MakeMachine = Callable[[], Machine[Any]]
+    MachineOf = Callable[[str], Machine[Any]]
+    """Creates the machine of the group with a name; raises `InvalidInput` if there is none."""
 
-__all__ = ["DEFAULT_GROUP", "RaftNode", "RaftNodeSettings"]
+__all__ = ["RaftNode"]
 
-DEFAULT_GROUP = "default"
 CHECK_MS = 1000
 """The interval at which the triggers of compaction are checked."""
-FOREIGN_MAX = 256
-"""Senders of another group's messages that are logged."""
+IGNORED_MAX = 256
+"""Senders of ignored messages that are logged."""
 
 log = get_logger("lithify.raft")
-
-
-@dataclass(frozen=True, slots=True)
-class RaftNodeSettings:
-    """The settings of a node."""
-
-    node: str
-    data: str
-    listen: Address
-    peers: dict[str, str] = field(default_factory=dict)
-    """The addresses of other nodes; those of the first start are the first members."""
-    join: bool = False
-    """Create no group: wait until the node is added to one."""
-    cluster: str = "raft"
-    tls: Tls | None = None
-    tick_ms: int = 100
-    """The unit of all timeouts of Raft: a heartbeat each, an election after ten to twenty."""
-    group: GroupSettings = field(default_factory=GroupSettings)
-    storage: StorageSettings = field(default_factory=StorageSettings)
-
-    def __post_init__(self) -> None:
-        check_range("tick_ms", self.tick_ms, 1, 60_000)
-        if self.node in self.peers:
-            raise InvalidSetting("peers", self.node, "others than the node itself")
 
 
 class RaftNode:
     """See the module."""
 
-    def __init__(
-        self, settings: RaftNodeSettings, fs: FileSystem, make_machine: MakeMachine
-    ) -> None:
+    def __init__(self, settings: RaftNodeSettings, fs: FileSystem, machine_of: MachineOf) -> None:
         """Open the directory; `LogLocked` if another process has it, `WriteFailed` without room."""
         self.settings = settings
-        self._make_machine = make_machine
+        self._machine_of = machine_of
         self._draw = random.SystemRandom().randrange
         self.groups: dict[str, Group[Any]] = {}
+        self.listeners = GroupListeners(settings.node, self.groups)
+        self.notices = MemberNotices(self)
         self.ailing: dict[str, BlockedMembers] = {}
         """By key: members that cannot start before they are repaired."""
         self._marked: dict[str, Group[Any]] = {}
         self._working = False
         self._members: dict[str, Config] = {}
         """By group: the configuration for which connections were last checked."""
-        self._foreign: set[tuple[str, str]] = set()
-        """(key, sender) of messages of another group; each is logged once."""
+        self._ignored: set[tuple[str, str]] = set()
+        """(key, sender) of messages that are ignored; each is logged once."""
+        self.reads_only = False
+        """It has no address, and its groups have other members."""
         self._founding = ClusterIdDiscovery(self)
         self._check_ticks = max(1, CHECK_MS // settings.tick_ms)
         try:
@@ -182,19 +164,39 @@ class RaftNode:
         self._storage.open_groups(self._live_of, known, identity.is_gone, is_listed=listed)
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
         identity.book |= settings.peers
-        if identity.is_new and not settings.join:
-            identity.groups[DEFAULT_GROUP] = sorted({settings.node, *settings.peers})
-        if settings.join:
+        founds = not settings.join and settings.node in settings.first_members
+        if identity.is_new and founds:
+            identity.groups[settings.first_group] = settings.first_members
+        if not founds:
             identity.recognition.record_acceptance((), (), 0)
         self._end_probation()
         identity.start()
         identity.save()
         for key in identity.groups:
             self._begin_or_repair(key)
+        if settings.listen is None:
+            self._check_alone()
 
-    def _live_of(self, group: str, pieces: Iterable[bytes]) -> LiveSet:  # noqa: ARG002
-        """The live indexes of a state; all groups here have the same kind of machine."""
-        machine = self._make_machine()
+    def _check_alone(self) -> None:
+        """Without an address, members of groups with other nodes are only read."""
+        own, book = self.identity.node, self.identity.book
+        if self.ailing or not self.groups:
+            # Another node must repair it, or add it to a group.
+            names = ", ".join(sorted(book)) or "other nodes"
+            broken = "".join(f"; {each.reason}" for each in self.ailing.values())
+            what = f"node {own} needs an address, because it waits for {names}{broken}"
+            raise InvalidInput(what)
+        self.reads_only = bool(self.others)
+
+    @property
+    def others(self) -> list[str]:
+        """The other members of all groups."""
+        found = {name for config in self.configs() for name in config.members}
+        return sorted(found - {self.identity.node})
+
+    def _live_of(self, files: str, pieces: Iterable[bytes]) -> LiveSet:
+        """The live indexes of a group's state."""
+        machine = self._machine_of(group_of(files))
         return machine.live_indexes(machine.load(pieces))
 
     def _begin_or_repair(self, key: str) -> None:
@@ -222,7 +224,7 @@ class RaftNode:
             if job is not None:
                 self._disk.run(job, partial(member.done, job))
 
-    def _begin(self, key: str) -> Group[Any]:
+    def _begin(self, key: str, machine: Machine[Any] | None = None) -> Group[Any]:
         identity, files = self.identity, self.identity.files_of(key)
         first = frozenset(identity.groups.get(key, ()))
         recognition = identity.recognition
@@ -230,7 +232,9 @@ class RaftNode:
         # Members that are added later find the identity of the first one in the log.
         own = frozenset({(identity.node, recognition.own)}) if alone else frozenset()
         members = Config(first, identities=own)
-        made, notices = self.settings.group.core, GroupLogLines(group_of(key))
+        is_alone = self.settings.listen is None
+        notices = GroupLogLines(group_of(key), is_alone=is_alone)
+        made = self.settings.group.core
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
             given = replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
@@ -245,7 +249,8 @@ class RaftNode:
         left = identity.left.get(key, NEVER_LEFT)
         if stored.hard_state.term <= left.term:
             stored.hard_state = HardState(left.term + 1, identity.node)
-        machine = self._make_machine()
+        if machine is None:
+            machine = self._machine_of(group_of(key))
         group = Group(self._storage, files, identity.node, machine, settings, self._draw)
         self.groups[group_of(key)] = group
         return group
@@ -258,7 +263,7 @@ class RaftNode:
     # --- running ----------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event, ready: Callable[[Address], None]) -> None:
-        """Run until `stop` is set; `ready` gets the address at which the node listens."""
+        """Run until `stop` is set; `ready` gets the address, with port 0 if there is no port."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         async with AsyncExitStack() as stack:
@@ -271,9 +276,10 @@ class RaftNode:
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
             fs, data = self._storage.fs, self.settings.data
             self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
-            stack.push_async_callback(self._close_runs)
+            stack.push_async_callback(self._finish_groups)
             self._answering = ClientRequestHandler(self)
             stack.callback(self._answering.changes.close)
+            self.requests = ProcessRequests(self, self._answering)
             handlers = Handlers(
                 self._heard,
                 self._answering.ask,
@@ -284,13 +290,19 @@ class RaftNode:
                 self._disowned,
                 self._outdated,
             )
+            settings, saving = self.settings, IdentitySaving(self.identity)
             self.transport = Transport(
-                self.identity, IdentitySaving(self.identity), handlers, self.settings.tls
+                self.identity, saving, handlers, settings.tls, settings.secret
             )
-            await self.transport.start(self.settings.listen)
+            if not self.reads_only:
+                await self.transport.start(settings.listen, settings.advertised_host)
             stack.push_async_callback(self.transport.close)
-            ticking = asyncio.create_task(self._tick())
-            stack.callback(ticking.cancel)
+            stack.callback(self.listeners.close)
+            stack.push_async_callback(self.requests.close)
+            self._campaign_alone()
+            if not self.reads_only:
+                ticking = asyncio.create_task(self._tick())
+                stack.callback(ticking.cancel)
             ready(self.transport.address)
             stopping = asyncio.create_task(stop.wait())
             ends: list[asyncio.Future[Any]] = [stopping, self._failed]
@@ -299,8 +311,17 @@ class RaftNode:
         if self._failed.done():
             self._failed.result()
 
-    async def _close_runs(self) -> None:
+    def _campaign_alone(self) -> None:
+        """Lead the groups that need no other voter at once, not after an election timeout."""
+        for group in self.groups.values():
+            if group.config.electorate == {self.identity.node}:
+                group.campaign()
+            self.mark(group)
+
+    async def _finish_groups(self) -> None:
         await self.runs.close(self.groups.values())
+        for group in self.groups.values():
+            group.save_commit()
 
     def _close(self) -> None:
         # All work is done, and no thread is left for more.
@@ -311,25 +332,23 @@ class RaftNode:
         """Tick; ticks that a stopped process missed are not made up for."""
         for tick in count(1):
             await asyncio.sleep(self.settings.tick_ms / 1000)
-            with self._guarded():
+            with self.guarded():
                 self.identity.recognition.ticks = tick
                 self._end_probation()
                 if tick % self._check_ticks == 0:
                     self.runs.observe(self.groups.values())
-                if tick % TELL_TICKS == 0:
-                    for key in self.identity.dropped:
-                        self._notify_ended(key)
+                self.notices.tick(tick)
                 for group in self.groups.values():
                     group.tick()
                     self.mark(group)
                     if group.is_lonely:
-                        self._query_membership(group)
+                        self.notices.report_lonely(group)
                 self._answering.watching.tick(self.groups.values())
                 self._answering.handovers.tick()
                 self._nurse()
 
     @contextmanager
-    def _guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    def guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
         """An error in the block stops the node, except those in `raised`."""
         try:
             yield
@@ -356,7 +375,7 @@ class RaftNode:
 
     def _work(self) -> None:
         marked, self._marked, self._working = self._marked, {}, False
-        with self._guarded():
+        with self.guarded():
             for group in marked.values():
                 out = group.work()
                 for message in out.messages:
@@ -366,10 +385,11 @@ class RaftNode:
                 for job in out.reads:
                     self._disk.read(job, partial(self._job_done, group, job))
                 self._answering.watching.deliver(group, out.sends)
+                self.listeners.worked(group)
                 if out.again:
                     self.mark(group)
                 if group.ended:
-                    self._delete_files(group, ended=True)
+                    self.leave(group, ended=True)
                 elif group.stopped is not None:
                     self._stopped(group, group.stopped)
                 self._founding.check_group(group)
@@ -389,7 +409,7 @@ class RaftNode:
         if isinstance(result, Exception):
             log.error("a job failed", group=group.name, job=job.what, reason=str(result))
         if self._find(group.name) is group:
-            with self._guarded():
+            with self.guarded():
                 group.job_done(job, result)
             self.mark(group)
 
@@ -403,66 +423,30 @@ class RaftNode:
             return
         group = self._find(self.identity.files_of(key))
         if group is not None and group.is_foreign(message):
-            self._refuse_foreign(key, message)
+            self._ignore(key, message, "they are of another group with the same name")
             return
         if isinstance(message, MemberQuery | MemberRemoved | EndKnown):
-            self._receive_membership(key, group, message)
+            self.notices.receive(key, group, message)
             return
         if group is None:
             group = self._joined(key, message)
         if group is not None and self.identity.left.get(key, NEVER_LEFT).hears(message):
             # A message that violates the protocol closes only its connection.
-            with self._guarded(ProtocolError):
+            with self.guarded(ProtocolError):
                 group.receive(message)
             self.mark(group)
 
-    def _refuse_foreign(self, key: str, message: RaftMessage) -> None:
-        """Log once that another cluster takes this node for one of its own."""
-        if (key, message.sender) not in self._foreign and len(self._foreign) < FOREIGN_MAX:
-            self._foreign.add((key, message.sender))
-            what = "messages ignored: they are of another group with the same name"
+    def _ignore(self, key: str, message: RaftMessage, why: str) -> None:
+        """Log once that messages of a node for a group are ignored."""
+        if (key, message.sender) not in self._ignored and len(self._ignored) < IGNORED_MAX:
+            self._ignored.add((key, message.sender))
+            what = f"messages ignored: {why}"
             log.error(what, group=key, sender=message.sender, message=str(message))
-
-    def _receive_membership(
-        self, key: str, group: Group[Any] | None, message: MemberQuery | MemberRemoved | EndKnown
-    ) -> None:
-        node, sender = self.identity.node, message.sender
-        if isinstance(message, EndKnown):
-            self._end_known(key, sender)
-        elif isinstance(message, MemberRemoved):
-            with self._guarded():
-                if group is not None and group.believes(message):
-                    self._delete_files(group, ended=message.ended)
-                if message.ended:
-                    # Not after a failure: a node that confirms is not notified again.
-                    self.transport.send(key, EndKnown(node, sender, 0))
-                    self._end_known(key, sender)
-        elif key in self.identity.dropped:
-            self.transport.send(key, MemberRemoved(node, sender, 0, 0, ended=True))
-        else:
-            word = None if group is None else group.removal_notice(sender)
-            if word is not None:
-                self.transport.send(key, word)
-
-    def _end_known(self, key: str, peer: str) -> None:
-        with suppress(OSError):
-            # If the disk is full, the node is notified again after the next start.
-            self.identity.end_known(key, peer)
-
-    def _notify_ended(self, key: str) -> None:
-        """Notify members that may not know it that a group has ended."""
-        for peer in self.identity.dropped.get(key, ()):
-            self.transport.send(key, MemberRemoved(self.identity.node, peer, 0, 0, ended=True))
-
-    def _query_membership(self, group: Group[Any]) -> None:
-        node = self.identity.node
-        for peer in self.identity.book:
-            self.transport.send(key_of(group.name), MemberQuery(node, peer, group.term))
 
     def _unreachable(self, key: str, peer: str) -> None:
         group = self._find(self.identity.files_of(key))
         if group is not None:
-            with self._guarded():
+            with self.guarded():
                 group.unreachable(peer)
             self.mark(group)
 
@@ -475,12 +459,12 @@ class RaftNode:
                 found = self._find(event.group.partition("/")[0])
                 told = [] if found is None else [found]
             for group in told:
-                with self._guarded():
+                with self.guarded():
                     group.wal_event(event)
                 self.mark(group)
 
     def _flushed(self, rolled: Rolled, done: list[Flushed]) -> None:
-        with self._guarded():
+        with self.guarded():
             self._storage.settle(rolled, done)
             for flushed in done:
                 group = self._find(flushed.group)
@@ -499,7 +483,7 @@ class RaftNode:
 
     def _outdated(self) -> None:
         """Other nodes know a later start of this directory: it is an older copy."""
-        with self._guarded():
+        with self.guarded():
             what = "this data directory is an older copy; remove the node and add it again"
             log.error(what, node=self.identity.node)
             self.identity.renounce()
@@ -521,11 +505,11 @@ class RaftNode:
 
     def _accepted(self, peer: str) -> None:
         self.identity.recognition.accepted_by.add(peer)
-        with self._guarded():
+        with self.guarded():
             self._end_probation()
 
     def _end_probation(self) -> None:
-        first = self.identity.groups.get(DEFAULT_GROUP, [])
+        first = self.identity.groups.get(self.settings.first_group, [])
         recognition = self.identity.recognition
         if recognition.record_acceptance(first, recognition.accepted_by, recognition.ticks):
             self.identity.save()
@@ -534,13 +518,25 @@ class RaftNode:
         """A peer knows another directory by this name: remove groups that this one has created."""
         if not self.identity.recognition.record_disowned():
             return
-        with self._guarded():
+        with self.guarded():
             self.identity.save()
             log.error("this node waits to be removed and added again", peer=peer, reason=reason)
             for group in list(self.groups.values()):
                 first = self.identity.groups.get(key_of(group.name), [])
                 if len(first) > 1 and not group.status().last_index:
-                    self._delete_files(group, ended=False)
+                    self.leave(group, ended=False)
+
+    # --- requests of the process ------------------------------------------------------------
+
+    async def propose(self, group: str, command: bytes) -> CommandResult:
+        """Have a command applied by the leader of a group, wherever that is."""
+        return await self.requests.ask(group, ClientOperation.PROPOSE, command)
+
+    async def read(self, group: str, query: bytes, *, local: bool = False) -> CommandResult:
+        """Query the machine of a group: linearizable, or at the state of this node."""
+        if local:
+            return await self.requests.read_local(group, query)
+        return await self.requests.ask(group, ClientOperation.READ, query)
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -551,10 +547,11 @@ class RaftNode:
             raise InvalidInput(f"group {name} is there already")
         if self.identity.node not in members:
             raise InvalidInput(f"node {self.identity.node} is not one of the members {members}")
+        machine = self._machine_of(name)
         key = new_key(name, self._draw(2**64))
         # First: a group without recorded first members never has a leader.
         self.identity.begin(key, [self.identity.node])
-        group = self._begin(key)
+        group = self._begin(key, machine)
         group.campaign()
         self.mark(group)
         return group
@@ -567,11 +564,16 @@ class RaftNode:
         if group_of(check_key(key)) in self.groups:
             # Its name is used by a group that may have ended while this node was down.
             return None
+        try:
+            machine = self._machine_of(group_of(key))
+        except InvalidInput as error:
+            self._ignore(key, message, str(error))
+            return None
         log.info("added to a group", group=key)
         self.identity.begin(key, [])
-        return self._begin(key)
+        return self._begin(key, machine)
 
-    def _delete_files(self, group: Group[Any], *, ended: bool) -> None:
+    def leave(self, group: Group[Any], *, ended: bool) -> None:
         """Leave a group and delete its files."""
         files, name = group.name, group_of(group.name)
         log.info("left a group", group=key_of(files), ended=ended)
@@ -585,8 +587,9 @@ class RaftNode:
         self._marked.pop(name, None)
         self._members.pop(files, None)
         self._answering.watching.close_group(group)
+        self.listeners.left(group)
         # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
-        self._notify_ended(key_of(files))
+        self.notices.notify_ended(key_of(files))
         self._storage.forget(files)
         self._disk.remove(partial(self._storage.remove_files, files))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["DiskThreads"]
 
 IDLE_S = 0.2
-"""Interval at which the write-ahead log's thread checks whether to stop."""
+"""Interval at which an idle write-ahead log proves its last batch, and waits check the end."""
 REFUSED_S_MIN, REFUSED_S_MAX = 0.05, 2.0
 READERS = 4
 
@@ -107,6 +107,7 @@ class DiskThreads:
     async def close(self) -> None:
         """Write what is queued, and stop all threads; jobs that have not started are dropped."""
         self._ending.set()
+        self._storage.wal.end_waits()
         self._rolled.put(None)
         for pool in (self._worker, self._readers):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)

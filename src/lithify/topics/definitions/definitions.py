@@ -1,52 +1,49 @@
 """The definitions of a node: tenants, namespaces, topics, blob stores and their settings.
 
-All definitions are in one file of one checked line (`fs/checked_lines.py`), which each change
-replaces atomically. Nothing else stores definitions, so another implementation can replace this
-one behind the same interface.
+`definition_store.py` has the interface behind which they are stored.
 
 A namespace belongs to a tenant, a topic and a blob store to a namespace. A tenant or namespace that
 is not empty cannot be removed. `blobs/definition.py` defines the other fields of a store.
-`Definitions` is a value; its methods are pure and return a changed copy.
+`Definitions` is a value; its methods are pure and return a changed copy. Its mappings may be views
+of definitions that are stored elsewhere (`edited_mapping.py`), and must not be changed.
 
-`logs` records that topics have had logs: if their directory is missing, data is missing. The file
-contains it only if it is true.
+`logs` records that topics have had logs: if their directory is missing, data is missing.
 
-Version 1 of the file has no stores; it is read, and the next change replaces it by version 2.
-
-`DefinitionsFile.change` waits for the disk. Any thread may call it; changes are serialized, and
-each applies to the result of the previous one. Reading `current` never waits.
+The ids and owners of topics and stores, which a cluster gives them, are not part of what users
+define: they are not in the JSON form, and two definitions that differ only in them are equal.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import DamagedFile, InvalidInput, ReadFailed, UnsupportedVersion, WriteFailed
+from lithify.errors import InvalidInput, UnsupportedVersion
 from lithify.exit_codes import CONFLICT, NOT_FOUND
-from lithify.fs import write_atomic
-from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.log.object_file import ObjectIdentity
+from lithify.topics.definitions.edited_mapping import with_entry, without_entry
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lithify.fs import FileSystem
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "DEFINITIONS_VERSION",
     "AlreadyDefined",
     "Definitions",
-    "DefinitionsFile",
     "NamespaceDefinition",
     "NotDefined",
     "NotEmpty",
+    "RemovedObject",
+    "StorePlace",
     "TopicDefinition",
 ]
 
 DEFINITIONS_VERSION = 2
+"""Of the JSON form. Version 1 has no stores; it is read."""
+
+_TOPIC_KEYS = ("partitions", "created_ms", "settings")
 
 
 class NotDefined(InvalidInput):
@@ -74,6 +71,32 @@ class TopicDefinition:
     partitions: int = 0
     created_ms: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    id: int = field(default=0, compare=False)
+    """0: it has none."""
+    owners: tuple[str, ...] = field(default=(), compare=False)
+    """The node of each log; empty: the node that has the definitions."""
+
+    def logs_of(self, name: TopicName) -> list[TopicName]:
+        """The names that have a log: the partitions, or the topic itself."""
+        count = self.partitions
+        return [name.partition_name(number) for number in range(count)] if count else [name]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedObject:
+    """A topic or store that was deleted, of which this node may still have directories."""
+
+    identity: ObjectIdentity
+    partitions: int
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """The id and the owner of a blob store."""
+
+    id: int
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +110,26 @@ class NamespaceDefinition:
 class Definitions:
     """A consistent set of definitions."""
 
-    tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    namespaces: dict[str, NamespaceDefinition] = field(default_factory=dict)
-    topics: dict[str, TopicDefinition] = field(default_factory=dict)
-    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tenants: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    namespaces: Mapping[str, NamespaceDefinition] = field(default_factory=dict)
+    topics: Mapping[str, TopicDefinition] = field(default_factory=dict)
+    stores: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     logs: bool = False
     """Has any topic had a log? Reset when the last topic is deleted."""
+    node: str = field(default="", compare=False)
+    """The node that has these definitions; empty: the only one."""
+    store_places: Mapping[str, StorePlace] = field(default_factory=dict, compare=False)
+    """Of those stores that have one."""
 
     @classmethod
     def initial(cls) -> Definitions:
         """The definitions of a new node."""
         return cls({"public": {}}, {"public/default": NamespaceDefinition()}, {})
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The owners of what has its data on this node."""
+        return (self.node,) if self.node else ()
 
     # --- tenants ----------------------------------------------------------------------------
 
@@ -111,7 +143,7 @@ class Definitions:
         """Add or replace a tenant."""
         # The names of tenants follow the same rules as those of namespaces.
         Namespace(name, name)
-        return replace(self, tenants=self.tenants | {name: settings})
+        return replace(self, tenants=with_entry(self.tenants, name, settings))
 
     def without_tenant(self, name: str) -> Definitions:
         """Remove a tenant, which must have no namespaces."""
@@ -121,7 +153,7 @@ class Definitions:
             raise NotEmpty(
                 f"tenant {name} has namespaces: {namespaces[0]} and {len(namespaces) - 1} more"
             )
-        return replace(self, tenants={k: v for k, v in self.tenants.items() if k != name})
+        return replace(self, tenants=without_entry(self.tenants, name))
 
     # --- namespaces -------------------------------------------------------------------------
 
@@ -140,7 +172,7 @@ class Definitions:
     def with_namespace(self, name: Namespace, namespace: NamespaceDefinition) -> Definitions:
         """Add or replace a namespace."""
         self.tenant(name.tenant)
-        return replace(self, namespaces=self.namespaces | {str(name): namespace})
+        return replace(self, namespaces=with_entry(self.namespaces, str(name), namespace))
 
     def without_namespace(self, name: Namespace) -> Definitions:
         """Remove a namespace, which must have neither topics nor stores."""
@@ -149,25 +181,72 @@ class Definitions:
         for what, names in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
             if names:
                 raise NotEmpty(f"namespace {name} has {what}: {names[0]} and {len(names) - 1} more")
-        rest = {k: v for k, v in self.namespaces.items() if k != str(name)}
-        return replace(self, namespaces=rest)
+        return replace(self, namespaces=without_entry(self.namespaces, str(name)))
 
     # --- topics -----------------------------------------------------------------------------
 
     def topics_of(self, namespace: Namespace) -> list[TopicName]:
         """The topics of a namespace, sorted; a partitioned topic is one."""
-        names = (TopicName.parse(name) for name in self.topics)
-        return sorted(name for name in names if name.namespace == namespace)
+        prefix = f"persistent://{namespace}/"
+        return sorted(TopicName.parse(name) for name in self.topics if name.startswith(prefix))
+
+    def defines(self, name: TopicName) -> bool:
+        """Is it a topic, or a partition of one?"""
+        if str(name) in self.topics:
+            return True
+        number = name.partition
+        whole = self.topics.get(str(name.whole)) if number >= 0 else None
+        return whole is not None and number < whole.partitions
+
+    def owner(self, name: TopicName) -> str:
+        """The node of a topic or partition, of a partitioned topic that of the first one; or ""."""
+        topic, number = self.topics.get(str(name)), 0
+        if topic is None:
+            topic, number = self.topics.get(str(name.whole)), name.partition
+        owners = topic.owners if topic is not None else ()
+        return owners[number] if 0 <= number < len(owners) else ""
+
+    def identity(self, name: TopicName) -> ObjectIdentity | None:
+        """What the directory of a topic or partition must be of; None if there are no ids."""
+        whole = name if str(name) in self.topics else name.whole
+        topic = self.topics.get(str(whole))
+        if topic is None or not topic.id:
+            return None
+        return ObjectIdentity(topic.id, str(whole), topic.created_ms)
+
+    def store_identity(self, name: str) -> ObjectIdentity | None:
+        """What the directory of a blob store must be of; None if there are no ids."""
+        place = self.store_places.get(name)
+        if place is None:
+            return None
+        return ObjectIdentity(place.id, name, self.stores[name]["created_ms"])
+
+    def owns(self, name: TopicName) -> bool:
+        """Is it a topic, or a partition of one, that has its data on this node?"""
+        return self.defines(name) and self.owner(name) in ("", self.node)
+
+    def owns_store(self, name: str) -> bool:
+        """Is it a blob store that has its data on this node?"""
+        place = self.store_places.get(name)
+        return name in self.stores and (place is None or place.owner == self.node)
+
+    def with_new_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
+        """Add a topic; neither it nor one of its partitions may exist."""
+        parts = map(name.partition_name, range(topic.partitions))
+        for each in (name, *parts):
+            if self.defines(each):
+                raise AlreadyDefined(f"topic {each} exists already")
+        return self.with_topic(name, topic)
 
     def with_topic(self, name: TopicName, topic: TopicDefinition) -> Definitions:
         """Add or replace a topic."""
         self.namespace(name.namespace)
-        return replace(self, topics=self.topics | {str(name): topic})
+        return replace(self, topics=with_entry(self.topics, str(name), topic))
 
     def without_topic(self, name: TopicName) -> Definitions:
         """Remove a topic."""
-        rest = {k: v for k, v in self.topics.items() if k != str(name)}
-        return replace(self, topics=rest, logs=self.logs and bool(rest))
+        rest = without_entry(self.topics, str(name))
+        return replace(self, topics=rest, logs=self.logs and any(True for _ in rest))
 
     # --- blob stores ------------------------------------------------------------------------
 
@@ -176,7 +255,7 @@ class Definitions:
         if name in self.stores:
             raise AlreadyDefined(f"blob store {name} exists already")
         self.namespace(Namespace.parse(row["namespace"]))
-        return replace(self, stores=self.stores | {name: row})
+        return replace(self, stores=with_entry(self.stores, name, row))
 
     def with_store_changed(
         self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]
@@ -184,21 +263,32 @@ class Definitions:
         """Replace the definition of a store."""
         if name not in self.stores:
             raise NotDefined(f"blob store {name} does not exist")
-        return replace(self, stores=self.stores | {name: edit(self.stores[name])})
+        return replace(self, stores=with_entry(self.stores, name, edit(self.stores[name])))
 
     def without_store(self, name: str) -> Definitions:
         """Remove a store."""
         if name not in self.stores:
             raise NotDefined(f"blob store {name} does not exist")
-        return replace(self, stores={k: v for k, v in self.stores.items() if k != name})
+        return replace(self, stores=without_entry(self.stores, name))
 
-    # --- the file ---------------------------------------------------------------------------
+    # --- JSON -------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """Encode for the file."""
-        row = {"version": DEFINITIONS_VERSION, **asdict(self)}
-        if not self.logs:
-            del row["logs"]
+        """Encode as JSON."""
+        row: dict[str, Any] = {
+            "version": DEFINITIONS_VERSION,
+            "tenants": dict(self.tenants),
+            "namespaces": {
+                name: {"settings": each.settings} for name, each in self.namespaces.items()
+            },
+            "topics": {
+                name: {key: getattr(each, key) for key in _TOPIC_KEYS}
+                for name, each in self.topics.items()
+            },
+            "stores": dict(self.stores),
+        }
+        if self.logs:
+            row["logs"] = True
         return json.dumps(row, separators=(",", ":"), sort_keys=True)
 
     @classmethod
@@ -214,58 +304,3 @@ class Definitions:
             value.get("stores", {}),
             value.get("logs", False),
         )
-
-
-class DefinitionsFile:
-    """The definitions file of a node; one process writes it."""
-
-    def __init__(self, fs: FileSystem, path: str) -> None:
-        self._fs = fs
-        self._path = path
-        self._changing = threading.Lock()
-        self.watchers: list[Callable[[], None]] = []
-        """Called after each change, in the thread of the change; they must not wait."""
-        self.found = fs.exists(path)
-        """Did the file exist? Without it a node starts with the initial definitions."""
-        if not self.found:
-            self.current = Definitions.initial()
-            return
-        try:
-            lines, _ = read_lines(fs, path)
-        except OSError as error:
-            raise ReadFailed(path, 0, error) from error
-        if len(lines) != 1:
-            raise DamagedFile(path, 0, f"has {len(lines)} whole lines, not 1")
-        self.current = Definitions.from_json(lines[0][1], path)
-
-    def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
-        """Replace the definitions by `edit(current)`; durable when it returns."""
-        with self._changing:
-            new = edit(self.current)
-            if new != self.current:
-                try:
-                    write_atomic(self._fs, self._path, encode_line(new.to_json()))
-                except OSError as error:
-                    raise WriteFailed(self._path, error) from error
-                self.current = new
-        for watcher in self.watchers:
-            watcher()
-        return new
-
-    # Implements `StoreDefinitions` of `blobs/definition.py`.
-
-    def stores(self) -> dict[str, dict[str, Any]]:
-        """The definitions of all blob stores."""
-        return self.current.stores
-
-    def add_store(self, name: str, row: dict[str, Any]) -> None:
-        """Define a blob store, which must not exist."""
-        self.change(lambda d: d.with_store(name, row))
-
-    def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Replace the definition of a blob store."""
-        self.change(lambda d: d.with_store_changed(name, edit))
-
-    def remove_store(self, name: str) -> None:
-        """Remove the definition of a blob store."""
-        self.change(lambda d: d.without_store(name))

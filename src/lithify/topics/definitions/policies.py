@@ -27,11 +27,20 @@ from typing import TYPE_CHECKING, TypeVar
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
     from lithify.topics.definitions.definitions import Definitions
     from lithify.topics.definitions.topic_names import TopicName
 
-__all__ = ["TERMINATED", "Policies", "deduplicates", "is_terminated", "policies_of"]
+__all__ = [
+    "TERMINATED",
+    "Policies",
+    "deduplicates",
+    "deduplication",
+    "is_terminated",
+    "policies_of",
+]
 
 TERMINATED = "terminated"
 
@@ -83,6 +92,27 @@ def deduplicates(definitions: Definitions, name: TopicName, *, node: bool) -> bo
         if level is not None and level.settings.get("deduplication") is not None:
             return bool(level.settings["deduplication"])
     return node
+
+
+def deduplication(
+    current: Callable[[], Definitions], name: TopicName, *, node: bool
+) -> Callable[[], bool]:
+    """`deduplicates` by the current definitions, found again only when they have changed.
+
+    It is called before every append.
+    """
+    cached_for: Definitions | None = None
+    cached = False
+
+    def lookup() -> bool:
+        nonlocal cached_for, cached
+        found = current()
+        if found is not cached_for:
+            cached = deduplicates(found, name, node=node)
+            cached_for = found
+        return cached
+
+    return lookup
 
 
 def is_terminated(definitions: Definitions, name: TopicName) -> bool:

@@ -4,10 +4,7 @@
     persistent://tenant/namespace/topic-partition-3     partition 3 of a partitioned topic
     topic                                               short for persistent://public/default/topic
 
-Tenants and namespaces consist of letters, digits and -=:._ ; a topic may also have any other
-printable character, except that its parts between slashes must not be empty, "." or "..". In a path
-every character that is not a letter, digit, - or _ is escaped as %XX, so that a path stays within
-the data directory and is unique.
+`names.py` has the rules for the parts of a name, and their form in a path.
 
 Clients choose the names of producers, consumers and subscriptions. These names are not used in
 paths, so only their length is limited. One name of a subscription is reserved: `__compaction`, the
@@ -16,16 +13,15 @@ name of the compacted view in Pulsar's tools.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from lithify.errors import InvalidInput
+from lithify.names import check_namespace_part, check_topic_name, escape, split_partition
 
 __all__ = [
     "CLIENT_NAME_CHARACTERS_MAX",
     "COMPACTION",
-    "NAME_CHARACTERS_MAX",
     "Namespace",
     "TopicName",
     "check_client_name",
@@ -35,24 +31,6 @@ CLIENT_NAME_CHARACTERS_MAX = 1000
 
 COMPACTION = "__compaction"
 """The name of the compacted view among subscriptions and cursors."""
-
-NAME_CHARACTERS_MAX = 200
-"""An escaped name has up to 3 times as many bytes; most file systems allow 255 per path part."""
-
-PATH_PART_BYTES_MAX = 240
-
-_PART = re.compile(r"[-=:.\w]+", re.ASCII)
-_PLAIN = re.compile(r"[-\w]+", re.ASCII)
-_NO_PARTS = frozenset({"", ".", ".."})
-_PARTITION = re.compile(r"(.+)-partition-(\d{1,6})")
-
-
-def _check_part(what: str, part: str, name: str) -> None:
-    if len(part) > NAME_CHARACTERS_MAX or part in {".", ".."} or not _PART.fullmatch(part):
-        raise InvalidInput(
-            f"{what} {part!r} of {name!r} must have 1 to {NAME_CHARACTERS_MAX} letters, digits "
-            "or -=:._"
-        )
 
 
 def check_client_name(what: str, name: str) -> None:
@@ -74,8 +52,8 @@ class Namespace:
     name: str
 
     def __post_init__(self) -> None:
-        _check_part("tenant", self.tenant, str(self))
-        _check_part("namespace", self.name, str(self))
+        check_namespace_part("tenant", self.tenant, str(self))
+        check_namespace_part("namespace", self.name, str(self))
 
     @classmethod
     def parse(cls, text: str) -> Namespace:
@@ -97,18 +75,7 @@ class TopicName:
     local: str
 
     def __post_init__(self) -> None:
-        local = self.local
-        if (
-            not 1 <= len(local) <= NAME_CHARACTERS_MAX
-            or not local.isprintable()
-            or not _NO_PARTS.isdisjoint(local.split("/"))
-            or len(_escape(local)) > PATH_PART_BYTES_MAX
-        ):
-            raise InvalidInput(
-                f"topic {local!r} must have 1 to {NAME_CHARACTERS_MAX} printable characters "
-                f"(at most {PATH_PART_BYTES_MAX} bytes escaped), its parts between slashes not "
-                "empty, '.' or '..'"
-            )
+        check_topic_name(self.local)
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
@@ -129,14 +96,13 @@ class TopicName:
     @property
     def partition(self) -> int:
         """The number of the partition, -1 if the topic is not a partition."""
-        match = _PARTITION.fullmatch(self.local)
-        return int(match[2]) if match else -1
+        return split_partition(self.local)[1]
 
     @property
     def whole(self) -> TopicName:
         """The partitioned topic of a partition, otherwise the topic itself."""
-        match = _PARTITION.fullmatch(self.local)
-        return TopicName(self.namespace, match[1]) if match else self
+        local, number = split_partition(self.local)
+        return self if number < 0 else TopicName(self.namespace, local)
 
     def partition_name(self, number: int) -> TopicName:
         """Partition `number` of this topic."""
@@ -146,7 +112,7 @@ class TopicName:
     def path(self) -> str:
         """The directory of the topic, relative to that of all topics."""
         parts = self.namespace.tenant, self.namespace.name, self.local
-        return "/".join(map(_escape, parts))
+        return "/".join(map(escape, parts))
 
     @classmethod
     def from_path(cls, path: str) -> TopicName:
@@ -160,11 +126,3 @@ class TopicName:
 
     def __str__(self) -> str:
         return f"persistent://{self.namespace}/{self.local}"
-
-
-def _escape(part: str) -> str:
-    # The fast path: most names need no escape.
-    if _PLAIN.fullmatch(part):
-        return part
-    # quote() does not escape "." and "~"; a part must not be "." or "..".
-    return quote(part, safe="").replace(".", "%2E").replace("~", "%7E")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import IsABackup
 from lithify.log.file_names import LOCK
+from lithify.topics.definitions.definitions_file import COPY, DEFINITIONS
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
@@ -28,7 +29,7 @@ UNFINISHED = "UNFINISHED"
 
 def is_data_directory(fs: FileSystem, directory: str) -> bool:
     """Is it the data directory of a node? A copy may lack the lock file."""
-    names = (LOCK, "definitions", "topics", "blobs")
+    names = (LOCK, DEFINITIONS, COPY, "topics", "blobs")
     return any(fs.exists(f"{directory}/{name}") for name in names)
 
 

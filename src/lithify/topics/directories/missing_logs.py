@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import MissingLog
 from lithify.logger import get_logger
-from lithify.topics.directories.unclaimed import defines
 
 if TYPE_CHECKING:
-    from lithify.topics.definitions.definitions import DefinitionsFile
+    from lithify.topics.definitions.definition_store import DefinitionStore
     from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.directories.topic_directories import TopicDirectories
 
@@ -29,7 +28,7 @@ log = get_logger("lithify.topics")
 class MissingLogs:
     """The missing logs of one node."""
 
-    def __init__(self, directories: TopicDirectories, definitions: DefinitionsFile) -> None:
+    def __init__(self, directories: TopicDirectories, definitions: DefinitionStore) -> None:
         self._directories = directories
         self._definitions = definitions
         self._reasons: dict[TopicName, str] = {}
@@ -50,7 +49,7 @@ class MissingLogs:
         """The reason for each missing log, after another check. Waits for the disk."""
         listed = self._directories.is_listed
         for name in tuple(self._reasons):
-            if not defines(self._definitions.current, name) and not listed(name):
+            if not self._definitions.current.defines(name) and not listed(name):
                 self._reasons.pop(name, None)
                 continue
             with suppress(MissingLog):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import MissingLog, UnclaimedDirectory, WriteFailed
+from lithify.errors import LithifyError, MissingLog, UnclaimedDirectory, WriteFailed
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.directory_marks import (
     Deletion,
@@ -31,14 +31,14 @@ from lithify.log.directory_marks import (
     remove_deleted,
     write_deletion,
 )
-from lithify.log.file_names import CREATING, DELETED, MANIFEST
+from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
+from lithify.log.object_file import check_object, read_object
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import Definitions, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.inventory import INVENTORY
 from lithify.topics.directories.unclaimed import (
     UnclaimedTopic,
-    defines,
     deletion_of,
     explains,
     group_unclaimed,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lithify.fs import FileSystem
-    from lithify.topics.definitions.definitions import DefinitionsFile
+    from lithify.topics.definitions.definition_store import DefinitionStore
     from lithify.topics.directories.inventory import Inventory
     from lithify.topics.directories.unclaimed import FoundDirectories
 
@@ -78,7 +78,7 @@ class TopicDirectories:
     """The topic directories of one node."""
 
     def __init__(
-        self, fs: FileSystem, root: str, definitions: DefinitionsFile, inventory: Inventory
+        self, fs: FileSystem, root: str, definitions: DefinitionStore, inventory: Inventory
     ) -> None:
         """Finish interrupted deletions and restores, and set unclaimed directories aside."""
         self._fs = fs
@@ -95,7 +95,15 @@ class TopicDirectories:
 
     def is_deleted(self, name: TopicName) -> bool:
         """Does a valid mark say that a topic is deleted?"""
-        return deletion_of(self._fs, self._root, name) is not None
+        deletion = deletion_of(self._fs, self._root, name)
+        identity = self._definitions.current.identity(name)
+        if deletion is None or identity is None:
+            return deletion is not None
+        if deletion.object_id in (0, identity.id):
+            return True
+        # The topic was created again.
+        self.remove(name, deletion)
+        return False
 
     # --- logs -------------------------------------------------------------------------------
 
@@ -120,13 +128,20 @@ class TopicDirectories:
     def check_root(self, name: TopicName) -> None:
         """Raise `MissingLog` if the directories of all topics are missing: an unmounted disk."""
         definitions = self._definitions.current
-        if definitions.logs and definitions.topics and not self._has_directories():
+        if not definitions.logs or self._has_directories():
+            return
+        if any(map(definitions.owns, map(TopicName.parse, definitions.topics))):
             raise MissingLog(self._root, str(name), "the definitions say that topics have logs")
 
     def _has_directories(self) -> bool:
         return self._fs.exists(self._root) and any(
             self._fs.stat(f"{self._root}/{each}").is_dir for each in self._fs.list(self._root)
         )
+
+    def check_object(self, name: TopicName) -> None:
+        """Raise `WrongObject` unless the directory is of the object that is defined."""
+        wanted = self._definitions.current.identity(name)
+        check_object(self._fs, self.path(name), wanted, f"topic {name}")
 
     def note_log(self, name: TopicName, *, is_new: bool) -> None:
         """Record that a topic has a log. Raises `WriteFailed` only for a new one."""
@@ -140,8 +155,8 @@ class TopicDirectories:
                 "the inventory of topics cannot be written", topic=str(name), reason=str(error)
             )
         if not self._definitions.current.logs:
-            # If the write fails, the next topic that is opened records it.
-            with suppress(WriteFailed):
+            # If that fails, the next topic that is opened records it.
+            with suppress(LithifyError):
                 self._definitions.change(lambda d: replace(d, logs=True))
 
     def note_logs(self, names: Collection[TopicName]) -> None:
@@ -166,7 +181,7 @@ class TopicDirectories:
         """The topics and partitions in the inventory without a log."""
         definitions = self._definitions.current
         return [
-            MissingTopic(name, self.path(name), defines(definitions, name))
+            MissingTopic(name, self.path(name), definitions.defines(name))
             for name in self._inventory.names()
             if not self._has_log(name)
         ]
@@ -230,7 +245,8 @@ class TopicDirectories:
             for part in parts
             if part in self._inventory and not self._fs.exists(self.path(part))
         }
-        deletion = Deletion(str(name), now_ms, logs)
+        identity = definitions.identity(name)
+        deletion = Deletion(str(name), now_ms, logs, identity.id if identity is not None else 0)
         if has_directory:
             try:
                 self._fs.mkdir(self.path(name))
@@ -280,11 +296,12 @@ class TopicDirectories:
     def _settle(self) -> None:
         scanned = scan_topics(self._fs, self._root, self._definitions.current)
         for name, deletion in scanned.deleted.items():
-            self._definitions.change(partial(Definitions.without_topic, name=name))
+            self._undefine(name, deletion)
             self.remove(name, deletion)
+        self._finish_removals()
         definitions = self._definitions.current
         for name in scanned.unfinished:
-            if defines(definitions, name) and not is_restoring(self._fs, self.path(name)):
+            if definitions.defines(name) and not is_restoring(self._fs, self.path(name)):
                 clear_mark(self._fs, self.path(name), CREATING)
             else:
                 remove_created(self._fs, self.path(name))
@@ -307,6 +324,26 @@ class TopicDirectories:
                 first=", ".join(str(name) for name in list(self.unclaimed)[:NAMED_MAX]),
             )
 
+    def _undefine(self, name: TopicName, deletion: Deletion) -> None:
+        """Remove the definition of what a mark says is deleted, not of another one of its name."""
+        definitions = self._definitions.current
+        identity = definitions.identity(name)
+        if str(name) not in definitions.topics or not definitions.owns(name):
+            return
+        if identity is None or deletion.object_id in (0, identity.id):
+            self._definitions.change(partial(Definitions.without_topic, name=name))
+
+    def _finish_removals(self) -> None:
+        """Delete the directories of exactly those objects that were deleted, and confirm it."""
+        removals = [each for each in self._definitions.removals() if not each.is_store]
+        for removal in removals:
+            name = TopicName.parse(removal.identity.name)
+            for part in {name, *map(name.partition_name, range(removal.partitions))}:
+                if read_object(self._fs, self.path(part)) == removal.identity:
+                    self._inventory.remove([part])
+                    remove_tree(self._fs, self.path(part), OBJECT)
+        self._definitions.confirm_removals([each.identity.id for each in removals])
+
     def _update_inventory(self, scanned: FoundDirectories) -> None:
         """Add the logs found to the inventory, or rebuild it if there is none."""
         definitions = self._definitions.current
@@ -319,7 +356,7 @@ class TopicDirectories:
                 self._inventory.add(new)
             elif not (definitions.logs and definitions.topics) or self._has_directories():
                 # Otherwise all directories are missing, and the scan is not complete.
-                names = [*new, *(name for name in known if defines(definitions, name))]
+                names = [*new, *(name for name in known if definitions.defines(name))]
                 if names or self._inventory.damaged:
                     self._inventory.write(names)
         except WriteFailed as error:

@@ -3,8 +3,9 @@
 Definitions may be older than the directories, or missing; a directory may have been copied back
 from a backup. None of that permits a deletion. At open every directory of a topic is one of these:
 
-1. defined: it is served. Only the partitions of a partitioned topic have logs. A log in its own
-   directory belongs to another topic of that name, and is unclaimed.
+1. defined, and its file `OBJECT` names no other object (`log/object_file.py`): it is served. Only
+   the partitions of a partitioned topic have logs. A log in its own directory belongs to another
+   topic of that name, and is unclaimed.
 2. marked `DELETED` for the log that it contains (`log/directory_marks.py`): a deletion was
    interrupted. It is finished, even if definitions from before the deletion have the topic.
 3. marked `CREATING` and not defined: a restore was interrupted, and nothing in it was acknowledged.
@@ -25,17 +26,19 @@ For `topics/topics.py`; a scan waits for the disk.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput
 from lithify.log.directory_marks import is_creating, is_empty, log_id_in, read_deletion
 from lithify.log.file_names import MANIFEST
 from lithify.log.manifest import read_manifest
+from lithify.log.object_file import is_of_other
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lithify.fs import FileSystem
     from lithify.log.directory_marks import Deletion
@@ -43,8 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FoundDirectories",
     "UnclaimedTopic",
-    "adopted",
-    "defines",
+    "adopting",
     "deletion_of",
     "explains",
     "group_unclaimed",
@@ -90,21 +92,14 @@ class FoundDirectories:
     """Topics and partitions with a definition."""
 
 
-def defines(definitions: Definitions, name: TopicName) -> bool:
-    """Is it a defined topic, or a partition of one?"""
-    topics = definitions.topics
-    if str(name) in topics:
-        return True
-    whole = topics.get(str(name.whole))
-    return whole is not None and 0 <= name.partition < whole.partitions
-
-
 def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
     """Does the directory of a topic or partition match a definition?"""
+    if is_of_other(fs, f"{root}/{name.path}", definitions.identity(name)):
+        return False
     definition = definitions.topics.get(str(name))
     if definition is not None and definition.partitions:
         return not fs.exists(f"{root}/{name.path}/log")
-    return defines(definitions, name)
+    return definitions.owns(name)
 
 
 def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> FoundDirectories:
@@ -197,6 +192,13 @@ def _problem(
     root: str, topic: TopicName, members: list[TopicName], definitions: Definitions
 ) -> str:
     known = definitions.topics.get(str(topic))
+    others = [each for each in members if known is not None and definitions.defines(each)]
+    if others and (not known or not known.partitions or others != [topic]):
+        return (
+            f"topic {topic} is defined, and {root}/{others[0].path} has the data of another topic "
+            "that had the name: move the directory away, or delete the topic, which leaves this "
+            "directory in place, and adopt it then"
+        )
     if known is None or topic not in members:
         return ""
     return (
@@ -206,26 +208,34 @@ def _problem(
     )
 
 
-def adopted(
-    fs: FileSystem, topic: UnclaimedTopic, definitions: Definitions, now_ms: int
-) -> Definitions:
-    """Add an unclaimed topic to the definitions, with its tenant and namespace if missing."""
+def adopting(
+    fs: FileSystem, topic: UnclaimedTopic, now_ms: int
+) -> Callable[[Definitions], Definitions]:
+    """The edit that defines an unclaimed topic, and its tenant and namespace if missing."""
     for directory in topic.directories:
         _check_log(fs, f"{directory}/log")
-    name = topic.name
+    settings: dict[str, Any] = dict(KEPT_SETTINGS)
+    if any(fs.exists(f"{directory}/producers") for directory in topic.directories):
+        settings["deduplication"] = True
+    count = topic.partitions[-1] + 1 if topic.partitions else 0
+    definition = TopicDefinition(count, now_ms, settings)
+    return partial(_adopted, topic.name, definition)
+
+
+def _adopted(name: TopicName, topic: TopicDefinition, definitions: Definitions) -> Definitions:
     if name.namespace.tenant not in definitions.tenants:
         definitions = definitions.with_tenant(name.namespace.tenant, {})
     if str(name.namespace) not in definitions.namespaces:
         definitions = definitions.with_namespace(name.namespace, NamespaceDefinition())
-    count = topic.partitions[-1] + 1 if topic.partitions else 0
+    here = definitions.here
     known = definitions.topics.get(str(name))
     if known is not None:
         # The partitions were added after these definitions were saved.
-        return definitions.with_topic(name, replace(known, partitions=max(count, known.partitions)))
-    settings: dict[str, Any] = dict(KEPT_SETTINGS)
-    if any(fs.exists(f"{directory}/producers") for directory in topic.directories):
-        settings["deduplication"] = True
-    return definitions.with_topic(name, TopicDefinition(count, now_ms, settings))
+        added = max(topic.partitions - known.partitions, 0)
+        owners = known.owners + here * added
+        more = replace(known, partitions=known.partitions + added, owners=owners)
+        return definitions.with_topic(name, more)
+    return definitions.with_topic(name, replace(topic, owners=here * (topic.partitions or 1)))
 
 
 def _check_log(fs: FileSystem, directory: str) -> None:

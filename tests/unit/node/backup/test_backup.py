@@ -319,7 +319,7 @@ def test_a_frame_that_a_crash_left_half_written_over_is_finished_in_the_copy(
 
 def test_data_without_definitions_is_not_saved_as_nothing(tmp_path: Path, node: Node) -> None:
     node.close()
-    (tmp_path / "data" / "definitions").unlink()
+    (tmp_path / "data" / "definitions.copy").unlink()
     with pytest.raises(InvalidInput, match="adopt"):
         save(tmp_path)
 

@@ -14,7 +14,7 @@ from lithify.raft.backup.group_backup import read_backup, verify_backup
 from lithify.raft.backup.node_backups import fetch_backup
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.kv.client import KvClient
-from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.machine import kv_machine
 from lithify.raft.net.client_operations import ClientOperation, OperationRefused
 from lithify.raft.restore import restore
 from lithify.raft.storage.segment_file import SegmentLimits
@@ -83,7 +83,7 @@ def test_a_backup_under_load_is_of_one_index(tmp_path: Path) -> None:
     fs = LocalFileSystem()
     made = verify_backup(fs, str(tmp_path / "saved"))
     saved = read_backup(fs, made)
-    restore(fs, str(tmp_path / "m1"), "m1", "raft", [saved], KvMachine, Random(3).randrange)
+    restore(fs, str(tmp_path / "m1"), "m1", "raft", [saved], kv_machine, Random(3).randrange)
     asyncio.run(check(acknowledged))
 
 

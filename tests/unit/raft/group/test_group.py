@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.fs import MemoryFileSystem
@@ -12,6 +13,7 @@ from lithify.raft.core import (
     ConfChange,
     Config,
     DropReason,
+    MemberStopped,
     ProposalDropped,
     ReadDropped,
     Role,
@@ -124,6 +126,23 @@ def test_a_partitioned_leader_answers_no_read() -> None:
     members.tick(20)
     # It has found out that no member answers.
     assert isinstance(results[0], ReadDropped)
+
+
+def test_a_local_query_is_answered_from_what_is_applied_whatever_others_do() -> None:
+    members = Members("n1", "n2", "n3")
+    members.elect("n1")
+    members.put("n1", b"k", b"old")
+    members.tick()
+    members.lose = lambda message: "n3" in (message.sender, message.to)
+    members.put("n1", b"k", b"new")
+    for name, value in (("n1", b"new"), ("n3", b"old")):
+        answer = members.ask(name, partial(members[name].group.query_local, kv.get(b"k")))
+        assert isinstance(answer, CommandResult)
+        assert answer.index == members[name].group.applied_index
+        assert kv.parse_reply(answer.reply).value == value
+    wrong = MemberStopped("its log is wrong")
+    members["n3"].group.stop(wrong)
+    assert members.ask("n3", partial(members["n3"].group.query_local, kv.get(b"k"))) is wrong
 
 
 def test_a_run_of_commands_is_answered_together_and_in_its_order() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from lithify.fs import FileSystem
     from lithify.raft.net.channel import Channel
+    from lithify.raft.net.cluster_secret import ClusterSecret
 
 HERE = Address("127.0.0.1", 0)
 
@@ -40,6 +41,7 @@ class Node:
         cluster: str = "raft",
         tls: Tls | None = None,
         fs: FileSystem | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         self.heard: list[tuple[str, RaftMessage]] = []
         self.unreachable: list[tuple[str, str]] = []
@@ -55,7 +57,7 @@ class Node:
             outdated=self.count_outdated,
         )
         self.saving = IdentitySaving(self.identity)
-        self.transport = Transport(self.identity, self.saving, handlers, tls)
+        self.transport = Transport(self.identity, self.saving, handlers, tls, secret)
 
     def count_outdated(self) -> None:
         self.outdated += 1

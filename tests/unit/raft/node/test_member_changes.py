@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     from lithify.raft.client.client import RaftClient
     from lithify.raft.core import RaftMessage
-    from lithify.raft.node.node import RaftNode, RaftNodeSettings
+    from lithify.raft.node.node import RaftNode
+    from lithify.raft.node.settings import RaftNodeSettings
     from lithify.raft.storage.wal.wal import WalEvent
 
 
@@ -156,7 +157,7 @@ def test_a_change_that_loses_its_leader_after_the_first_step_is_unknown(tmp_path
                 await until(lambda: "n4" in leader.groups["default"].config.learners)
                 for name in await world.others():
                     await world.stop(name)
-                with pytest.raises(MayHaveHappened, match="no leader is known"):
+                with pytest.raises(MayHaveHappened, match="it may have taken effect or not"):
                     await asked
 
     asyncio.run(story())

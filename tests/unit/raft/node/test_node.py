@@ -19,7 +19,7 @@ from lithify.fs import LocalFileSystem
 from lithify.raft.client.client import RaftClient
 from lithify.raft.kv.client import KvClient
 from lithify.raft.kv.format import KvOutcome
-from lithify.raft.kv.machine import KvMachine
+from lithify.raft.kv.machine import KvMachine, kv_machine
 from lithify.raft.net.client_operations import (
     Address,
     ClientOperation,
@@ -28,7 +28,8 @@ from lithify.raft.net.client_operations import (
     OperationRefused,
 )
 from lithify.raft.node import client_requests
-from lithify.raft.node.node import RaftNode, RaftNodeSettings
+from lithify.raft.node.node import RaftNode
+from lithify.raft.node.settings import RaftNodeSettings
 from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.net.nodes import until
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from lithify.raft.machine import CommandBatch
+    from lithify.raft.machine import CommandBatch, Machine
     from lithify.raft.net.transport import Tls
 
 
@@ -48,10 +49,10 @@ def settings(directory: Path, name: str, *, join: bool = False, **more: Any) -> 
 @asynccontextmanager
 async def running(
     given: RaftNodeSettings,
-    make_machine: Callable[[], KvMachine] = KvMachine,
+    make_machine: Callable[[], Machine[Any]] = KvMachine,
     fs: LocalFileSystem | None = None,
 ) -> AsyncIterator[RaftNode]:
-    node = RaftNode(given, fs or LocalFileSystem(), make_machine)
+    node = RaftNode(given, fs or LocalFileSystem(), lambda _: make_machine())
     stop = asyncio.Event()
     ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(node.run(stop, ready.set_result))
@@ -375,7 +376,7 @@ def test_a_start_on_a_full_disk_names_the_path(
     with monkeypatch.context() as patch:
         patch.setattr("lithify.fs.local.os.pwrite", full)
         with pytest.raises(WriteFailed, match=re.escape(f"{given.data}: No space left on device")):
-            RaftNode(given, LocalFileSystem(), KvMachine)
+            RaftNode(given, LocalFileSystem(), kv_machine)
 
     async def story() -> None:
         # Nothing is left that the next start trips over, the lock least of all.
@@ -390,9 +391,9 @@ def test_a_directory_belongs_to_one_process_and_one_node_for_good(tmp_path: Path
         given = settings(tmp_path, "n1")
         async with running(given):
             with pytest.raises(LogLocked, match="raft node, pid"):
-                RaftNode(given, LocalFileSystem(), KvMachine)
+                RaftNode(given, LocalFileSystem(), kv_machine)
         other = RaftNodeSettings("n2", given.data, given.listen)
         with pytest.raises(InvalidInput, match="belongs to node n1 of cluster raft, not to n2"):
-            RaftNode(other, LocalFileSystem(), KvMachine)
+            RaftNode(other, LocalFileSystem(), kv_machine)
 
     asyncio.run(story())

@@ -8,12 +8,19 @@ from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.checked_lines import encode_line
 from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
     Definitions,
-    DefinitionsFile,
     NamespaceDefinition,
     NotDefined,
     NotEmpty,
     TopicDefinition,
+)
+from lithify.topics.definitions.definitions_file import (
+    COPY,
+    DEFINITIONS,
+    DefinitionsFile,
+    read_definitions_in,
+    write_definitions,
 )
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 
@@ -121,3 +128,36 @@ def test_a_newer_version_is_refused_and_not_changed() -> None:
     with pytest.raises(UnsupportedVersion, match="version 3, this build reads up to 2"):
         DefinitionsFile(fs, "/node/definitions")
     assert read_file(fs, "/node/definitions") == newer
+
+
+def test_neither_a_topic_nor_one_of_its_partitions_is_defined_twice() -> None:
+    parts = shop().with_new_topic(ORDERS, TopicDefinition(3))
+    for name, count in ((ORDERS, 0), (ORDERS.partition_name(2), 0)):
+        with pytest.raises(AlreadyDefined, match="exists already"):
+            parts.with_new_topic(name, TopicDefinition(count))
+    other = parts.with_new_topic(ORDERS.partition_name(3), TopicDefinition())
+    assert other.defines(ORDERS.partition_name(3))
+    taken = shop().with_new_topic(ORDERS.partition_name(1), TopicDefinition())
+    with pytest.raises(AlreadyDefined, match="orders-partition-1 exists"):
+        taken.with_new_topic(ORDERS, TopicDefinition(3))
+
+
+def test_ids_and_owners_are_neither_compared_nor_written() -> None:
+    placed = shop().with_topic(ORDERS, TopicDefinition(2, 5, {}, 17, ("n1", "n2")))
+    assert placed == shop().with_topic(ORDERS, TopicDefinition(2, 5))
+    assert "n1" not in placed.to_json()
+
+
+def test_other_processes_read_the_copy_until_there_is_a_file_and_both_together() -> None:
+    fs = MemoryFileSystem()
+    fs.mkdir("data")
+    assert read_definitions_in(fs, "data") is None
+    write_definitions(fs, f"data/{COPY}", shop().with_topic(ORDERS, TopicDefinition(3)))
+    assert read_definitions_in(fs, "data") == shop().with_topic(ORDERS, TopicDefinition(3))
+    restored = TopicName.parse("restored")
+    more = Definitions.initial().with_topic(restored, TopicDefinition())
+    write_definitions(fs, f"data/{DEFINITIONS}", more)
+    found = read_definitions_in(fs, "data")
+    assert found is not None
+    assert found.defines(restored)
+    assert found.defines(ORDERS)

@@ -117,6 +117,7 @@ class Wal:
         """By file: durable bytes that the manifest gets when the next file starts."""
         self._unproved = False
         """Does nothing follow the last batch of the file?"""
+        self._waits_end = False
         self.is_doubtful = False
         """May acknowledged entries have been lost with a damaged batch?"""
         self.cut_bytes = 0
@@ -149,9 +150,20 @@ class Wal:
         return self._rolled_for.pop(name, None)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something is queued; False after the timeout."""
+        """Wait until something is queued; False after the timeout, or if `end_waits` was called."""
         with self._wanted:
-            return self._wanted.wait_for(lambda: bool(self._queue or self._roll_for), timeout_s)
+            self._wanted.wait_for(lambda: self._has_work or self._waits_end, timeout_s)
+            return self._has_work
+
+    def end_waits(self) -> None:
+        """The node stops: `wait` does not wait any longer."""
+        with self._wanted:
+            self._waits_end = True
+            self._wanted.notify_all()
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._queue or self._roll_for)
 
     def forget(self, group: str) -> None:
         """A group was removed: the next file does not name it."""

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from lithify.raft.kv import live_indexes
-from lithify.raft.kv.live_indexes import LiveIndexes
+from lithify.raft import live_indexes
+from lithify.raft.live_indexes import LiveIndexes
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,3 @@
+"""The cluster's versioned definitions; see `catalog.py`."""
+
+__all__: list[str] = []

@@ -1,0 +1,89 @@
+"""How routes reach the cluster of the process.
+
+Everything of the cluster runs in a thread of its own; `in_cluster` runs a coroutine function there
+and returns its result here. An application without a cluster has these routes, and answers 404.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import Annotated, Any, Protocol, TypeVar
+
+from fastapi import Depends, Request
+
+from lithify.catalog.manager.manager import CatalogManager
+from lithify.http.error_statuses import RequestRefused
+from lithify.metastore.local_metastore import LocalMetastore
+from lithify.raft.node.node import RaftNode
+
+__all__ = ["ClusterAccess", "ClusterDep", "KnownNode", "in_cluster"]
+
+T = TypeVar("T")
+
+
+class KnownNode(Protocol):
+    """How a node of the cluster is reached; what it does not offer is empty."""
+
+    @property
+    def pulsar(self) -> str:
+        """The URL for Pulsar clients."""
+
+    @property
+    def pulsar_tls(self) -> str:
+        """The same, with TLS."""
+
+    @property
+    def http(self) -> str:
+        """The URL for HTTP."""
+
+    @property
+    def cluster(self) -> str:
+        """The address for other nodes."""
+
+    @property
+    def version(self) -> str:
+        """The version that it runs."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Has it said so recently?"""
+
+
+class ClusterAccess(Protocol):
+    """The cluster of the process; attributes are used in its thread unless they say otherwise."""
+
+    name: str
+    """The name of this node; any thread."""
+    catalog: CatalogManager
+    """`versions`, `current` and `now` are for any thread."""
+    metastore: LocalMetastore
+    leader_changes: int
+    """Times that another node has become the leader of the metastore, as seen here."""
+
+    @property
+    def node(self) -> RaftNode:
+        """The Raft node."""
+
+    def nodes(self) -> Mapping[str, KnownNode]:
+        """The members by name; any thread."""
+
+    def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine function in the thread of the cluster; any thread."""
+
+
+async def in_cluster(cluster: ClusterAccess, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine function in the thread of the cluster."""
+    return await asyncio.wrap_future(cluster.call(function))
+
+
+async def _cluster(request: Request) -> ClusterAccess:
+    member: ClusterAccess | None = request.app.state.member
+    if member is None:
+        raise RequestRefused(HTTPStatus.NOT_FOUND, "this process is no node of a cluster")
+    return member
+
+
+ClusterDep = Annotated[ClusterAccess, Depends(_cluster)]

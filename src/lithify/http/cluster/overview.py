@@ -1,0 +1,94 @@
+"""The state of the cluster as this node knows it: for people, metrics and health.
+
+`read_overview` and `find_problems` run in the cluster thread, and read what is in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lithify.errors import LithifyError
+from lithify.metastore.local_metastore import GROUP
+
+if TYPE_CHECKING:
+    from lithify.http.cluster.access import ClusterAccess
+
+__all__ = ["find_problems", "read_overview"]
+
+
+async def read_overview(cluster: ClusterAccess) -> dict[str, Any]:
+    """The cluster as JSON."""
+    node = cluster.node
+    identity, group = node.identity, node.groups.get(GROUP)
+    config = None if group is None else group.config
+    leader = "" if group is None else group.leader
+    rows = []
+    for name, each in sorted(cluster.nodes().items()):
+        role = "none"
+        if config is not None and name in config.members:
+            role = "voter" if name in config.electorate else "learner"
+        rows.append(
+            {
+                "name": name,
+                "role": role,
+                "leads": name == leader,
+                "alive": each.is_alive,
+                "cluster": each.cluster,
+                "pulsar": each.pulsar,
+                "pulsar_tls": each.pulsar_tls,
+                "http": each.http,
+                "version": each.version,
+            }
+        )
+    versions = cluster.catalog.versions
+    return {
+        "cluster": identity.cluster,
+        "cluster_id": identity.recognition.cluster_id,
+        "node": cluster.name,
+        "leader": leader,
+        "term": 0 if group is None else group.term,
+        "metastore": await _metastore(cluster),
+        "catalog": {
+            "version": versions.latest.version,
+            "activation": versions.latest.activation,
+            "current": cluster.catalog.current.version,
+            "earliest": versions.earliest.version,
+        },
+        "problems": find_problems(cluster),
+        "nodes": rows,
+    }
+
+
+async def _metastore(cluster: ClusterAccess) -> dict[str, int] | None:
+    """The numbers of the state that is applied here; None if this node is no member."""
+    try:
+        status, group = await cluster.metastore.status(local=True), cluster.metastore.group
+    except LithifyError:
+        return None
+    indexes = {"applied_index": group.applied_index, "commit_index": group.status().commit}
+    return asdict(status) | indexes
+
+
+def find_problems(cluster: ClusterAccess) -> list[str]:
+    """What keeps this node from changing, or from knowing, the definitions."""
+    node = cluster.node
+    found = [
+        f"the metastore on this node waits for repair: {member.reason}"
+        for member in node.ailing.values()
+    ]
+    found += [f"node {name} is refused: {why}" for name, why in node.transport.refused.items()]
+    found += [
+        f"this node is refused by {name}: {why}" for name, why in node.transport.refused_by.items()
+    ]
+    group = node.groups.get(GROUP)
+    if group is None:
+        return found or ["this node is not, or no longer, a member of the cluster"]
+    if group.stopped is not None:
+        found.append(f"the metastore has stopped on this node: {group.stopped}")
+    elif not group.leader:
+        away = group.config.electorate - {cluster.name} - set(node.transport.connected)
+        names = ", ".join(sorted(away))
+        waits = f"not connected: {names}" if names else "an election is in progress"
+        found.append(f"the metastore has no leader: {waits}")
+    return found

@@ -1,0 +1,109 @@
+"""The file `OBJECT`: of which object of the catalog a directory has the data.
+
+    {"version":1,"id":17,"name":"persistent://public/default/orders","created_ms":…}
+
+One checked line (`fs/checked_lines.py`). Ids are unique in a cluster only, so the name and the time
+of creation belong to the identity: a catalog that was lost and begun again counts from 1.
+
+It is written before the log. A directory whose file names another object than the definition of its
+name is not served. A removal in the catalog deletes only a directory that names exactly what was
+removed; the file is deleted last, so a crash leaves it.
+
+A directory without the file, or with a damaged one, is known by its name alone, as in version 0.1.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lithify.errors import InvalidInput, LithifyError, WriteFailed
+from lithify.exit_codes import CONFLICT
+from lithify.fs import write_atomic
+from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.log.file_names import OBJECT
+
+if TYPE_CHECKING:
+    from lithify.fs import FileSystem
+
+__all__ = [
+    "ObjectIdentity",
+    "WrongObject",
+    "check_object",
+    "is_of_other",
+    "read_object",
+    "write_object",
+]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectIdentity:
+    """What `OBJECT` names; the name is that of the whole topic, or of the store."""
+
+    id: int
+    name: str
+    created_ms: int
+
+
+class WrongObject(InvalidInput):
+    """A directory has the data of another object than the one that is defined."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, what: str, directory: str, wanted: int, found: int) -> None:
+        super().__init__(
+            f"{what} has the id {wanted}, but {directory} has the data of id {found}, which was "
+            f"created before: move the directory away, or delete {what}, which leaves the "
+            "directory in place, and adopt it then"
+        )
+
+
+def check_object(fs: FileSystem, directory: str, wanted: ObjectIdentity | None, what: str) -> None:
+    """Raise `WrongObject` unless the directory is of this object; it says so from then on."""
+    if wanted is None:
+        return
+    found = read_object(fs, directory)
+    if found is None:
+        write_object(fs, directory, wanted)
+    elif found != wanted:
+        raise WrongObject(what, directory, wanted.id, found.id)
+
+
+def is_of_other(fs: FileSystem, directory: str, wanted: ObjectIdentity | None) -> bool:
+    """Does the directory say that it is of another object?"""
+    found = read_object(fs, directory) if wanted is not None else None
+    return found is not None and found != wanted
+
+
+def read_object(fs: FileSystem, directory: str) -> ObjectIdentity | None:
+    """The object of a directory; None if it does not say."""
+    path = f"{directory}/{OBJECT}"
+    if not fs.exists(path):
+        return None
+    try:
+        lines, _ = read_lines(fs, path)
+        row = json.loads(lines[0][1])
+        if row["version"] != _VERSION:
+            return None
+        return ObjectIdentity(row["id"], row["name"], row["created_ms"])
+    except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def write_object(fs: FileSystem, directory: str, identity: ObjectIdentity) -> None:
+    """Say of which object a directory is, which is created if necessary; durable."""
+    row = {
+        "version": _VERSION,
+        "id": identity.id,
+        "name": identity.name,
+        "created_ms": identity.created_ms,
+    }
+    path = f"{directory}/{OBJECT}"
+    try:
+        fs.mkdir(directory)
+        write_atomic(fs, path, encode_line(json.dumps(row, separators=(",", ":"))))
+    except OSError as error:
+        raise WriteFailed(path, error) from error

@@ -1,0 +1,329 @@
+"""The definitions of a node in the catalog of its cluster.
+
+    definitions = CatalogDefinitions(cluster, fs, directory, events)
+    definitions.current.topics["persistent://public/default/orders"]
+    definitions.change(lambda d: d.with_tenant("acme", {}))
+
+`current` is a view of the newest version that is applied here; any thread reads it without waiting.
+`change` executes one command (`definition_changes.py`) in the cluster thread, so it must not be
+called there. It returns when the version is in force on every node, and in the copy.
+
+    DIRECTORY/definitions.copy
+
+**The copy** is for other processes: a backup, or a Spark job that reads a data directory. It has
+all tenants and namespaces, and the topics and stores that have data on this node. It is written
+after every version, before the change is acknowledged. The node never reads definitions from it. If
+it finds a copy that names what the catalog lacks, because the directory of the catalog was lost or
+is older, it sets that copy aside before it writes its own.
+
+**`logs`**, that topics of this node have had logs, is a key of the node in the metastore, beside
+the catalog. So it is lost only together with all definitions. It protects topics if their
+directories and the inventory are missing: they may be on another disk that is not mounted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from operator import is_
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from lithify.catalog.commands.removals import ConfirmRemoval
+from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
+from lithify.catalog.objects import ObjectKind
+from lithify.errors import LithifyError, WriteFailed
+from lithify.exit_codes import OUTCOME_UNKNOWN
+from lithify.log.object_file import ObjectIdentity
+from lithify.log.side_files import set_aside
+from lithify.logger import get_logger
+from lithify.metastore.transaction import Delete, Put, Transaction
+from lithify.node.definition_changes import EditDefinitions
+from lithify.node.definition_views import definitions_of, own_definitions
+from lithify.ownership import NodeUrls
+from lithify.topics.definitions.definition_store import DefinitionStore
+from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
+    NotDefined,
+    NotEmpty,
+    RemovedObject,
+)
+from lithify.topics.definitions.definitions_file import COPY, read_definitions, write_definitions
+from lithify.topics.definitions.edited_mapping import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from lithify.catalog.catalog import Catalog
+    from lithify.catalog.changes import CatalogUpdate
+    from lithify.catalog.commands.batch import CatalogCommand
+    from lithify.catalog.manager.manager import CatalogManager
+    from lithify.catalog.objects import NamespaceDescriptor, TenantDescriptor
+    from lithify.events import EventSink
+    from lithify.fs import FileSystem
+    from lithify.metastore.metastore import Metastore
+    from lithify.node.node_registry import NodeAddresses
+    from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
+
+__all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
+
+T = TypeVar("T")
+
+CONFIRMED_TOGETHER = 1000
+INITIAL_VERSION = 1
+"""The version that a new cluster begins with."""
+
+log = get_logger("lithify.node")
+
+
+class DefinitionsUnknown(LithifyError):
+    """The node stopped during a change: it was made, or was not, or still may be."""
+
+    exit_code = OUTCOME_UNKNOWN
+
+
+class DefinitionsCluster(Protocol):
+    """What is needed of the cluster; see `cluster.py`."""
+
+    name: str
+    catalog: CatalogManager
+
+    @property
+    def metastore(self) -> Metastore:
+        """Used in the cluster thread."""
+
+    def nodes(self) -> Mapping[str, NodeAddresses]:
+        """The nodes of the cluster, as known here now."""
+
+    def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
+        """Run a coroutine function in the cluster thread."""
+
+
+class CatalogDefinitions(DefinitionStore):
+    """See the module."""
+
+    def __init__(
+        self, cluster: DefinitionsCluster, fs: FileSystem, directory: str, events: EventSink
+    ) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._fs = fs
+        self._copy = f"{directory}/{COPY}"
+        self._key = f"node/{cluster.name}/topic-logs".encode()
+        self._lock = threading.Lock()
+        self._of: Catalog | None = None
+        """The catalog that `_current` is a view of."""
+        self._current: Definitions
+        self._tenants: tuple[TenantDescriptor, ...] = ()
+        self._of_tenants: Mapping[str, dict[str, Any]] = {}
+        self._namespaces: tuple[NamespaceDescriptor, ...] = ()
+        self._of_namespaces: Mapping[str, NamespaceDefinition] = {}
+        self._writing_copy = threading.Lock()
+        self._copied = ""
+        """The content of the copy."""
+        self._copied_version = 0
+        self._thread: threading.Thread
+        self._logs = False
+        self._logs = cluster.call(self._begin).result()
+        self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
+        self._set_aside_copy(events)
+        self._write_copy()
+
+    # --- reading ----------------------------------------------------------------------------
+
+    @property
+    def node(self) -> str:
+        """The name of this node."""
+        return self._cluster.name
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest catalog that is applied here."""
+        return self._cluster.catalog.versions.latest
+
+    @property
+    def current(self) -> Definitions:
+        """See `DefinitionStore`."""
+        if self.catalog is not self._of:
+            with self._lock:
+                self._renew()
+        return self._current
+
+    def _renew(self) -> None:
+        """Make `current` a view of the newest catalog; the caller has the lock."""
+        catalog = self.catalog
+        tenants, namespaces = tuple(catalog.tenants()), tuple(catalog.namespaces())
+        view = definitions_of(catalog, self.node, logs=self._logs)
+        # Permissions are in these two: that they are the same objects says that none has changed.
+        if not _are_same(tenants, self._tenants):
+            self._tenants, self._of_tenants = tenants, dict(view.tenants)
+        if not _are_same(namespaces, self._namespaces):
+            self._namespaces, self._of_namespaces = namespaces, dict(view.namespaces)
+        self._current = replace(view, tenants=self._of_tenants, namespaces=self._of_namespaces)
+        self._of = catalog
+
+    def urls(self, node: str) -> NodeUrls:
+        """See `DefinitionStore`."""
+        found = self._cluster.nodes().get(node)
+        return NodeUrls(found.pulsar, found.pulsar_tls, found.http) if found else NodeUrls()
+
+    # --- changing ---------------------------------------------------------------------------
+
+    def change(self, edit: Callable[[Definitions], Definitions]) -> Definitions:
+        """See `DefinitionStore`."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("definitions are changed outside of the cluster thread")
+        current = self.current
+        new = edit(current)
+        logs = new.logs
+        if not _only_logs(current, new):
+            nodes = self._cluster.nodes().items()
+            alive = {self.node, *(name for name, each in nodes if each.is_alive)}
+            command = EditDefinitions(edit, self.node, tuple(sorted(alive)), logs=current.logs)
+            with _errors_of_definitions():
+                self._wait(partial(self._execute, command))
+            logs = command.logs
+        if logs != self._logs:
+            self._wait(partial(self._write_logs, logs=logs))
+        return self.current
+
+    def execute(self, commands: Sequence[CatalogCommand]) -> None:
+        """Execute a batch of other commands, as `change` does."""
+        self._wait(partial(self._execute, *commands))
+
+    def removals(self) -> list[RemovedObject]:
+        """See `DefinitionStore`."""
+        return [
+            RemovedObject(
+                ObjectIdentity(each.id, each.name, each.created_ms),
+                each.partitions,
+                each.of is ObjectKind.STORE,
+            )
+            for each in self.catalog.removals()
+            if self.node in each.nodes
+        ]
+
+    def confirm_removals(self, ids: Collection[int]) -> None:
+        """See `DefinitionStore`."""
+        confirmed = [ConfirmRemoval(each, self.node) for each in ids]
+        for start in range(0, len(confirmed), CONFIRMED_TOGETHER):
+            try:
+                self.execute(confirmed[start : start + CONFIRMED_TOGETHER])
+            except LithifyError as error:
+                log.warning("a removal cannot be confirmed yet", reason=str(error))
+
+    def _wait(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return self._cluster.call(function).result()
+        except CancelledError as error:
+            raise DefinitionsUnknown(
+                "the node has stopped while definitions were changed: the outcome is unknown"
+            ) from error
+
+    async def _execute(self, *commands: CatalogCommand) -> None:
+        catalog = self._cluster.catalog
+        executed = await catalog.execute(commands)
+        # The change is made, also if this node stops before it has written the copy.
+        with suppress(LithifyError):
+            await catalog.wait_ready(executed.version)
+
+    async def _write_logs(self, *, logs: bool) -> None:
+        operation = Put(self._key, b"1") if logs else Delete(self._key)
+        await self._cluster.metastore.transact(Transaction(then=(operation,)))
+        with self._lock:
+            self._logs = logs
+            self._renew()
+
+    # --- in the cluster thread --------------------------------------------------------------
+
+    async def _begin(self) -> bool:
+        self._thread = threading.current_thread()
+        self._cluster.catalog.listen(self._applied)
+        return await self._cluster.metastore.get(self._key) is not None
+
+    async def _applied(
+        self, _before: Catalog, after: Catalog, _update: CatalogUpdate | None, /
+    ) -> None:
+        if after.version > self._copied_version:
+            await asyncio.to_thread(self._write_copy)
+        for watcher in self.watchers:
+            watcher()
+
+    # --- the copy ---------------------------------------------------------------------------
+
+    def _write_copy(self) -> None:
+        with self._writing_copy:
+            version = self.catalog.version
+            own = own_definitions(self.current)
+            text = own.to_json() if version > INITIAL_VERSION else ""
+            if text != self._copied:
+                try:
+                    if text:
+                        write_definitions(self._fs, self._copy, own)
+                    else:
+                        self._remove_copy()
+                except WriteFailed as error:
+                    # The definitions are safe. The next change, or start, writes the copy.
+                    self._copied = ""
+                    log.warning("the copy of the definitions cannot be written", reason=str(error))
+                    return
+            self._copied, self._copied_version = text, version
+
+    def _remove_copy(self) -> None:
+        """As a data directory in which nothing was defined."""
+        try:
+            with suppress(FileNotFoundError):
+                self._fs.remove(self._copy)
+        except OSError as error:
+            raise WriteFailed(self._copy, error) from error
+
+    def _set_aside_copy(self, events: EventSink) -> None:
+        """Keep a copy that names what the catalog does not know."""
+        try:
+            copied = read_definitions(self._fs, self._copy)
+        except LithifyError as error:
+            self._copied = "unreadable"
+            set_aside(self._fs, self._copy, str(error), events)
+            return
+        if copied is None:
+            return
+        self._copied = copied.to_json()
+        removed = {each.name for each in self.catalog.removals()}
+        known = {*self.current.topics, *self.current.stores, *removed}
+        lost = [name for name in (*copied.topics, *copied.stores) if name not in known]
+        if lost:
+            reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
+            set_aside(self._fs, self._copy, reason, events)
+
+
+def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def _only_logs(before: Definitions, after: Definitions) -> bool:
+    """Is the flag `logs` all that an edit has changed?"""
+    return not any(
+        (
+            differences(before.tenants, after.tenants),
+            differences(before.namespaces, after.namespaces),
+            differences(before.topics, after.topics),
+            differences(before.stores, after.stores),
+        )
+    )
+
+
+@contextmanager
+def _errors_of_definitions() -> Iterator[None]:
+    """Raise the errors that definitions in a file raise."""
+    try:
+        yield
+    except ObjectNotFound as error:
+        raise NotDefined(str(error)) from error
+    except ObjectExists as error:
+        raise AlreadyDefined(str(error)) from error
+    except ObjectInUse as error:
+        raise NotEmpty(str(error)) from error

@@ -1,0 +1,294 @@
+"""The cluster in a process: its Raft node, the metastore and the catalog, in one thread.
+
+    cluster = Cluster(settings, fs, directory, clock, failed)
+    cluster.start()
+    cluster.catalog.current                                     # any thread
+    cluster.call(partial(cluster.catalog.execute, commands)).result()
+    cluster.close()
+
+`start` opens the Raft node in `DIRECTORY/raft`, waits until the metastore has a quorum, replays the
+catalog, and reads which nodes there are. While it waits, a log line says for which nodes. A node
+alone is its own quorum, and opens no port.
+
+If the directory belongs to a member of a larger cluster and there is no cluster port, the cluster
+is only **read**: as far as this node knew it when it was stopped. Changes raise `MemberReadsOnly`.
+
+A node with the name of another one, or of another cluster, is refused by the others
+(`raft/net/transport.py`, `node_registry.py`).
+
+If the Raft node fails later, or the name of this node turns out to be taken, `failed` gets the
+error, once, in the cluster thread; every later `call` raises `LogClosed`.
+
+`start`, `close` and `call` are for any thread; so are `name`, `is_alone`, `nodes`, `announce`, and
+of the catalog `versions`, `current` and `now`. Everything else runs in the cluster thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lithify.catalog.manager.activation import ALONE, ActivationTiming
+from lithify.catalog.manager.manager import CatalogManager
+from lithify.catalog.update_log.errors import AppendOutcomeUnknown
+from lithify.errors import InvalidInput, LithifyError, LogClosed
+from lithify.logger import get_logger
+from lithify.metastore.errors import MetastoreUnavailable
+from lithify.metastore.local_metastore import GROUP, LocalMetastore
+from lithify.metastore.machine import MetastoreMachine
+from lithify.metastore.maintenance import maintained
+from lithify.node.cluster_thread import ClusterThread
+from lithify.node.node_registry import NodeAddresses, NodeRegistry
+from lithify.node.raft_settings import make_raft_settings
+from lithify.raft.errors import GroupAbsent, MemberReadsOnly
+from lithify.raft.node.node import RaftNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from concurrent.futures import Future
+
+    from lithify.clock import Clock
+    from lithify.fs import FileSystem
+    from lithify.metastore.metastore import KeyValue, Rows
+    from lithify.node.settings import NodeSettings
+    from lithify.raft.core import Config
+
+__all__ = ["RAFT", "Cluster"]
+
+T = TypeVar("T")
+
+RAFT = "raft"
+"""The directory of the Raft node, in the data directory."""
+IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
+SAY_S = 1.0
+"""A wait for other nodes that takes longer is logged; an election takes about as long."""
+RETRY_S = 0.2
+LEAVE_S = 1.0
+"""How long a stopping node tries to end its lease."""
+
+log = get_logger("lithify.node")
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        fs: FileSystem,
+        directory: str,
+        clock: Clock,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
+        given = replace(given, group=replace(given.group, clock=clock))
+        self.name = given.node
+        self._clock = clock
+        self._failed = failed
+        self._failure: BaseException | None = None
+        self._thread = ClusterThread(partial(RaftNode, given, fs, _machine_of), self._fail)
+        self._stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._config: Config | None = None
+        self._beginning: Future[None] | None = None
+        self._is_closing = False
+        self._leader = ""
+        self.leader_changes = 0
+        """Times that another node has become the leader of the metastore, as seen here."""
+        self._registry: NodeRegistry
+        self.catalog: CatalogManager
+        self.metastore: LocalMetastore
+
+    # --- any thread -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Return when the cluster can be used; see the module."""
+        self._thread.start()
+        try:
+            self._beginning = self._thread.call(self._begin)
+            self._beginning.result()
+        except BaseException:
+            # Also a wait that the user interrupts.
+            self.close()
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def close(self) -> None:
+        """Stop everything, and wait for the thread. Idempotent."""
+        self._is_closing = True
+        if self._beginning is not None:
+            self._beginning.cancel()
+        with suppress(LogClosed):
+            self._thread.call(self._end).result()
+        self._thread.close()
+
+    def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine function in the cluster thread; `LogClosed` if that has ended."""
+        return self._thread.call(function)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why everything has stopped, if it has."""
+        return self._failure
+
+    @property
+    def node(self) -> RaftNode:
+        """The Raft node; used in the cluster thread only."""
+        return self._thread.node
+
+    @property
+    def is_alone(self) -> bool:
+        """Is this node the only member of the cluster?"""
+        try:
+            return self.metastore.group.config.members <= {self.name}
+        except GroupAbsent:
+            return False
+
+    def check_serving(self) -> None:
+        """Refuse to serve clients from what can only be read."""
+        if self.node.reads_only:
+            raise MemberReadsOnly(self.name, self.node.others)
+
+    @property
+    def address(self) -> str:
+        """The address for other nodes; empty if there is none."""
+        found = self.node.transport.address
+        return str(found) if found.port else ""
+
+    def nodes(self) -> Mapping[str, NodeAddresses]:
+        """The members of the cluster by name, as known here now."""
+        return self._registry.nodes
+
+    def announce(self, addresses: NodeAddresses) -> None:
+        """Tell the other nodes where this one serves clients."""
+        own = replace(addresses, cluster=self.address)
+
+        async def announced() -> None:
+            self._registry.announce(own)
+
+        self._thread.call(announced).result()
+
+    # --- in the thread ----------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        node = self._thread.node
+        kind = _OwnState if node.reads_only else LocalMetastore
+        self.metastore = metastore = kind(node, self._clock)
+        self.catalog = CatalogManager(metastore, self._clock, timing=self._timing)
+        identity = node.identity.recognition.own
+        self._registry = NodeRegistry(metastore, self._clock, self.name, identity)
+        if node.reads_only:
+            await metastore.wait_committed()
+            await self.catalog.start()
+            self._applied(GROUP)
+            return
+        await self._stack.enter_async_context(maintained(metastore, self._clock))
+        saying = asyncio.create_task(self._say_whom())
+        try:
+            await self._until_available(self.metastore.status)
+        finally:
+            saying.cancel()
+        await self._until_available(self.catalog.start)
+        node.listeners.on_applied(self._applied)
+        node.listeners.on_leader(self._led)
+        self._applied(GROUP)
+        await self._until_available(self._registry.load)
+        for work in (self._registry.register, self._registry.follow):
+            self._tasks.append(asyncio.create_task(self._run(work)))
+
+    async def _until_available(self, request: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Repeat a request until there is a quorum, and this node is a member."""
+        while True:
+            try:
+                await self.metastore.wait_present()
+                await request()
+            except (AppendOutcomeUnknown, GroupAbsent, MetastoreUnavailable):
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _say_whom(self) -> None:
+        said = ""
+        while True:
+            await asyncio.sleep(SAY_S)
+            waits = self._waits_for()
+            if waits != said:
+                log.info("waiting for a quorum of the metastore", waits_for=waits)
+                said = waits
+
+    def _waits_for(self) -> str:
+        group = self.node.groups.get(GROUP)
+        if group is None or not group.config.members:
+            what = f"lithify cluster join {self.name} {self.address}"
+            return f"a node of the cluster to add this one ({what})"
+        missing = group.config.electorate - {self.name} - set(self.node.transport.connected)
+        return ", ".join(sorted(missing)) or "an election"
+
+    def _timing(self) -> ActivationTiming:
+        return ALONE if self.is_alone else IN_CLUSTER
+
+    def _applied(self, group: str) -> None:
+        if group != GROUP:
+            return
+        member = self.node.groups.get(GROUP)
+        config = None if member is None else member.config
+        if config is not None and config is not self._config:
+            self._config = config
+            self._registry.set_members(config.members, self.node.transport.book)
+
+    def _led(self, group: str, leader: str, _: int) -> None:
+        if group != GROUP:
+            return
+        if leader and leader != self._leader:
+            self._leader = leader
+            self.leader_changes += 1
+        if GROUP not in self.node.groups:
+            # This node was removed.
+            self._config = None
+            self._registry.set_members((), {})
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001  (the process decides)
+            if not self._is_closing:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._failed(error)
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            with suppress(LithifyError, TimeoutError):
+                await asyncio.wait_for(self._registry.leave(), LEAVE_S)
+            await self.catalog.stop()
+        await self._stack.aclose()
+
+
+class _OwnState(LocalMetastore):
+    """The metastore as this node knew it, which nothing changes."""
+
+    async def get(self, key: bytes, *, revision: int = 0, **_: bool) -> KeyValue | None:
+        """See `Metastore`."""
+        return await super().get(key, revision=revision, local=True)
+
+    async def range(
+        self, start: bytes, end: bytes, *, revision: int = 0, limit: int = 0, **_: bool
+    ) -> Rows:
+        """See `Metastore`."""
+        return await super().range(start, end, revision=revision, limit=limit, local=True)
+
+
+def _machine_of(group: str) -> MetastoreMachine:
+    if group != GROUP:
+        raise InvalidInput(f"this node runs no group {group}")
+    return MetastoreMachine()

@@ -1,0 +1,116 @@
+"""Three `lithify serve` processes with real clients: owners serve topics and blob stores."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pulsar
+
+from tests.cli.cluster_members import Member, members, start_all
+from tests.patience import PROCESS_S_MAX, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPICS = [f"t{number}" for number in range(6)]
+
+
+def lookup(node: Member, topic: str) -> str:
+    found = node.get(f"/lookup/v2/topic/persistent/public/default/{topic}")
+    return str(found["brokerUrl"])
+
+
+def broker_of(node: Member) -> str:
+    (cluster,) = node.get("/admin/v2/clusters")
+    return str(node.get(f"/admin/v2/clusters/{cluster}")["brokerServiceUrl"])
+
+
+def client_of(node: Member) -> pulsar.Client:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    return pulsar.Client(broker_of(node), logger=logger)
+
+
+def use_with_clients(nodes: list[Member], topics: tuple[str, ...]) -> None:
+    """Produce at one node what is consumed at the next one."""
+    clients = [client_of(node) for node in nodes]
+    for number, topic in enumerate(topics):
+        consumer = clients[number % 3].subscribe(topic, "s")
+        producer = clients[(number + 1) % 3].create_producer(topic)
+        producer.send(topic.encode())
+        received = consumer.receive(timeout_millis=int(PROCESS_S_MAX * 1000))
+        assert received.data() == topic.encode()
+        consumer.acknowledge(received)
+    for client in clients:
+        client.close()
+
+
+def directories_of(directory: Path, topic: str) -> list[Path]:
+    return list(directory.glob(f"n*/topics/public/default/{topic}"))
+
+
+def test_a_topic_is_used_at_any_node_and_served_by_its_owner(tmp_path: Path) -> None:
+    with members(tmp_path, 3) as nodes:
+        start_all(nodes)
+        urls = set(map(broker_of, nodes))
+        for number, topic in enumerate(TOPICS):
+            nodes[number % 3].run("topics", "create", topic)
+        nodes[0].run("topics", "create", "parts", "--partitions", "3")
+        for topic in (*TOPICS, "parts-partition-1"):
+            assert len({lookup(node, topic) for node in nodes}) == 1
+        # They are spread.
+        assert {lookup(nodes[0], topic) for topic in TOPICS} == urls
+
+        # The last one is created by its first use.
+        use_with_clients(nodes, (*TOPICS, "parts", "auto"))
+        for topic in (*TOPICS, "auto"):
+            assert len(directories_of(tmp_path, topic)) == 1
+        for topic in TOPICS:
+            path = f"/admin/v2/persistent/public/default/{topic}/stats"
+            answers = [httpx.get(f"{node.url}{path}") for node in nodes]
+            assert sorted(answer.status_code for answer in answers) == [200, 307, 307]
+            for node in nodes:
+                assert topic in node.run("topics", "tail", topic)
+
+        for number, topic in enumerate(TOPICS):
+            nodes[(number + 2) % 3].run("topics", "delete", topic)
+        for node in nodes:
+            left = node.run("topics", "list").split()
+            assert not set(TOPICS) & set(left)
+        for topic in TOPICS:
+            assert not directories_of(tmp_path, topic)
+
+        for node in nodes:
+            assert node.end(signal.SIGTERM) == 0
+        start_all(nodes)
+        # Until each knows where the others serve.
+        wait_until(lambda: len({broker for node in nodes for broker in known_to(node)}) == 1)
+        for node in nodes:
+            assert "auto" in node.run("topics", "tail", "auto")
+
+
+def known_to(node: Member) -> list[str]:
+    answer = httpx.get(f"{node.url}/lookup/v2/topic/persistent/public/default/auto")
+    url = answer.json().get("brokerUrl", "")
+    return [url or node.name]
+
+
+def test_a_blob_store_is_used_at_any_node_and_served_by_its_owner(tmp_path: Path) -> None:
+    with members(tmp_path, 3) as nodes:
+        start_all(nodes)
+        nodes[1].run("blobs", "create", "photos", "--capacity", "4MiB", "--segment", "1MiB")
+        put = httpx.post(f"{nodes[1].url}/blobs/photos", content=b"cheese")
+        blob = put.json()["id"]
+        for node in nodes:
+            url = f"{node.url}/blobs/photos/{blob}"
+            assert httpx.get(url, follow_redirects=True).content == b"cheese"
+            assert (httpx.get(url).status_code == 307) == (node is not nodes[1])
+            shown = json.loads(node.run("blobs", "list", "--json"))
+            assert [row.get("node") for row in shown] == [None if node is nodes[1] else "n2"]
+        assert "on n2" in nodes[0].run("blobs", "list")
+        nodes[2].run("blobs", "drop", "photos")
+        for node in nodes:
+            assert json.loads(node.run("blobs", "list", "--json")) == []
+        assert not list(tmp_path.glob("n*/blobs/photos"))

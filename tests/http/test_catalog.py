@@ -1,0 +1,139 @@
+"""The catalog over HTTP: versions, differences, changes as TOML, snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lithify.hybrid_time import milliseconds
+from tests.http.cluster_node import ClusterNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ACME = """
+[tenants.acme]
+[namespaces."acme/orders"]
+[topics."acme/orders/incoming"]
+partitions = 2
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ClusterNode]:
+    with ClusterNode(tmp_path) as opened:
+        yield opened
+
+
+def names(node: ClusterNode, query: str = "") -> list[str]:
+    return [row["name"] for row in node.call("GET", f"/catalog{query}")["objects"]]
+
+
+def test_definitions_are_applied_once(node: ClusterNode) -> None:
+    first = node.call("POST", "/catalog/apply", content=ACME)
+    assert first["changed"]
+    assert [row["name"] for row in first["differences"]] == [
+        "acme",
+        "acme/orders",
+        "persistent://acme/orders/incoming",
+    ]
+    assert first["differences"][2]["fields"]["owners"]["after"] == ["n1", "n1"]
+    again = node.call("POST", "/catalog/apply", content=ACME)
+    assert (again["version"], again["changed"]) == (first["version"], False)
+    assert again["differences"] == []
+
+
+def test_a_dry_run_shows_the_difference_and_changes_nothing(node: ClusterNode) -> None:
+    before = node.call("GET", "/catalog")
+    planned = node.call("POST", "/catalog/apply?dry_run=true", content=ACME)
+    assert [row["change"] for row in planned["differences"]] == ["added"] * 3
+    assert planned["differences"][0]["text"].startswith("+ tenant acme")
+    assert node.call("GET", "/catalog") == before
+
+
+def test_versions_are_found_by_number_and_by_time(node: ClusterNode) -> None:
+    base = node.call("GET", "/catalog")
+    first = node.call("POST", "/catalog/apply", content=ACME)
+    node.call("DELETE", "/admin/v2/persistent/acme/orders/incoming/partitions")
+    second = node.call("GET", "/catalog")
+    topic = "persistent://acme/orders/incoming"
+    assert topic in names(node, f"?version={first['version']}")
+    assert topic not in names(node, f"?version={base['version']}")
+    at_ms = milliseconds(first["activation"])
+    if at_ms < milliseconds(second["activation"]):
+        assert topic in names(node, f"?at={at_ms}")
+    found = node.call("GET", "/catalog", params={"at": "2200-01-01T00:00:00+00:00"})
+    assert found["version"] == second["version"]
+    rows = node.call("GET", "/catalog/history?limit=2")
+    assert [row["version"] for row in rows] == [second["version"], second["version"] - 1]
+    assert any(line.startswith("- topic") for row in rows for line in row["changes"])
+    path = f"/catalog/diff?a={second['version']}&b={first['version']}"
+    assert "added" in {row["change"] for row in node.call("GET", path)["differences"]}
+
+
+STORE = """
+[stores.photos]
+namespace = "public/default"
+capacity_bytes = 8192
+segment_bytes = 4096
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[topics."public/default/a"]\nabsent = true\n', "lithify topics delete"),
+        (STORE, "lithify blobs create"),
+        (
+            '[topics."public/default/a".settings]\nretention = 1\n',
+            "setting retention is 1",
+        ),
+        ('[topics."public/default/a".settings]\nkey_ttl_ms = "1h"\n', "setting key_ttl_ms is"),
+        ('[topics."public/default/a".settings]\nretention_ms = -2\n', "setting retention_ms is -2"),
+        ('[namespaces."public/default".settings]\nkeep_keyless = 1\n', "setting keep_keyless is 1"),
+    ],
+)
+def test_a_text_that_the_owner_could_not_execute_is_refused(
+    node: ClusterNode, text: str, why: str
+) -> None:
+    node.call("POST", "/catalog/apply", content='[topics."public/default/a"]\n')
+    before = node.call("GET", "/catalog")
+    answer = node.ask("POST", "/catalog/apply", content=text)
+    assert answer.is_client_error
+    assert why in answer.json()["reason"]
+    assert node.call("GET", "/catalog") == before
+
+
+def test_a_snapshot_drops_the_versions_before_it(node: ClusterNode) -> None:
+    version = node.call("POST", "/catalog/apply", content=ACME)["version"]
+    assert node.call("POST", f"/catalog/snapshot?version={version}")["made"]
+    assert not node.call("POST", f"/catalog/snapshot?version={version}")["made"]
+    # The node drops them when it has seen the snapshot.
+    while node.call("GET", "/cluster")["catalog"]["earliest"] < version:
+        pass
+    kind, why = node.refused(410, "GET", f"/catalog?version={version - 1}")
+    assert kind == "CatalogVersionTrimmed"
+    assert f"the earliest version left is {version}" in why
+    assert node.call("GET", "/catalog/history")[-1]["changes"] is None
+    assert node.call("GET", f"/catalog?version={version}")["version"] == version
+
+
+def test_a_wrong_request_is_refused_with_a_reason_and_changes_nothing(node: ClusterNode) -> None:
+    before = node.call("GET", "/catalog")
+    apply = "/catalog/apply"
+    kind, why = node.refused(400, "POST", apply, content='[topics."acme/x"]\npartitions = "a"')
+    assert (kind, "line 1" in why) == ("InvalidDefinitionsText", True)
+    assert "UTF-8" in node.refused(400, "POST", apply, content=b"\xff")[1]
+    assert "no TOML" in node.refused(400, "POST", apply, content="a = [")[1]
+    kind, why = node.refused(404, "POST", apply, content='[topics."none/x/y"]\npartitions = 1')
+    assert "tenant none" in why or "namespace none/x" in why
+    node.refused(413, "POST", apply, content="a = 1\n" * 6000)
+    node.refused(413, "POST", apply, content="#" * 2**19)
+    assert node.refused(404, "GET", "/catalog?version=99")[0] == "CatalogVersionNotFound"
+    assert "ISO 8601" in node.refused(400, "GET", "/catalog?at=yesterday")[1]
+    assert "exclude" in node.refused(400, "GET", "/catalog?at=1&version=1")[1]
+    node.refused(400, "GET", "/catalog/history?limit=1000")
+    assert node.refused(404, "POST", "/catalog/snapshot?version=99")[0] == "CatalogVersionNotFound"
+    assert node.call("GET", "/catalog") == before
