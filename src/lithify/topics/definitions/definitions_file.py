@@ -84,8 +84,9 @@ class PendingDefinitions(DefinitionStore):
         found = read_definitions_in(fs, directory)
         self.found = found is not None
         self._current = found or Definitions.initial()
-        self.restored: set[str] = set()
-        """What the copy has and gets directories: the import says in them of which object."""
+        pending = read_definitions(fs, self._path) or Definitions()
+        self.restored = {*pending.topics, *pending.stores}
+        """Is in the file, also if the copy has it: the import marks its directories as its own."""
 
     @property
     def current(self) -> Definitions:
