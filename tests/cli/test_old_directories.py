@@ -1,4 +1,4 @@
-"""Nodes of a cluster take over data directories of version 0.1 with the same names at once."""
+"""Nodes of a cluster import data directories of version 0.1 with the same names at once."""
 
 from __future__ import annotations
 

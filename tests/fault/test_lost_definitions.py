@@ -42,7 +42,7 @@ PART = "topics/public/default/parts-partition-2"
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A node that has taken over a directory of version 0.1, and was used since."""
+    """A node that has imported a directory of version 0.1, and was used since."""
     data = extract(tmp_path_factory.mktemp("lived"))
     with lithify.open(str(data)) as node:
         node.topics.create(AGAIN).append(value=b"old")
@@ -265,6 +265,10 @@ def older_definitions(data: Path) -> None:
     write_definitions(fs, path, replace(found, topics=topics, stores={}))
 
 
+def damaged(data: Path, name: str) -> None:
+    DAMAGE[name](data / "definitions")
+
+
 BEFORE_IMPORT: dict[str, tuple[Callable[[Path], object], str]] = {
     "as it was": (lambda data: data, "served"),
     "lost": (lambda data: lose(data, "definitions"), "set aside"),
@@ -274,11 +278,7 @@ BEFORE_IMPORT: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda data: (data / "definitions").write_bytes(encode_line('{"version":9}')),
         "refused",
     ),
-    **{
-        name: (lambda data, name=name: DAMAGE[name](data / "definitions"), "refused")
-        for name in DAMAGE
-        if name != "lost"
-    },
+    **{name: (partial(damaged, name=name), "refused") for name in DAMAGE if name != "lost"},
 }
 
 
@@ -297,6 +297,11 @@ def returned(data: Path, *lost: str, name: str = "definitions.taken-over") -> No
     lose(data, *lost)
 
 
+def returned_and_damaged(data: Path) -> None:
+    returned(data)
+    flip(data / "definitions", 0.5)
+
+
 AFTER_IMPORT: dict[str, tuple[Callable[[Path], object], str]] = {
     "returned": (returned, "served"),
     "returned, and the metastore lost": (lambda data: returned(data, "raft"), "set aside"),
@@ -308,10 +313,7 @@ AFTER_IMPORT: dict[str, tuple[Callable[[Path], object], str]] = {
     "taken-over lost": (lambda data: lose(data, "definitions.taken-over"), "served"),
     "copy lost": (lambda data: lose(data, "definitions.copy"), "served"),
     "copy damaged": (lambda data: flip(data / "definitions.copy", 0.5), "served"),
-    "returned and damaged": (
-        lambda data: (returned(data), flip(data / "definitions", 0.5)),
-        "refused",
-    ),
+    "returned and damaged": (returned_and_damaged, "refused"),
 }
 
 

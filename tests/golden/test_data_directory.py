@@ -1,4 +1,4 @@
-"""A data directory of version 0.1 is taken over: all of it is served, and the way back works."""
+"""A data directory of version 0.1 is imported: all of it is served, and the way back works."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(node: Node) -> None:
         assert len(node.topics.schemas(name).all()) == 1
 
 
-def test_a_data_directory_of_version_0_1_is_taken_over(tmp_path: Path) -> None:
+def test_a_data_directory_of_version_0_1_is_imported(tmp_path: Path) -> None:
     data = extract(tmp_path)
     files, before = data_files(data), (data / "definitions").read_bytes()
     with lithify.open(str(data)) as node:
@@ -61,7 +61,7 @@ def test_a_data_directory_of_version_0_1_is_taken_over(tmp_path: Path) -> None:
 def test_the_earlier_version_opens_it_again_with_the_copy_of_the_definitions(
     tmp_path: Path,
 ) -> None:
-    """As version 0.1 does: definitions in a file, no catalog. Then it is taken over again."""
+    """As version 0.1 does: definitions in a file, no catalog. Then it is imported again."""
     data = extract(tmp_path)
     with lithify.open(str(data)) as node:
         node.topics.create("young").append(value=b"young")
