@@ -162,6 +162,15 @@ class BlobStores:
             log.warning(ONE_SEGMENT, store=name)
         return store
 
+    def check_place(self, name: str, owner: str = "") -> None:
+        """Raise `NotOwner` if a new store belongs on another node: `owner`, or where it is placed.
+
+        `create` makes one on this node.
+        """
+        check_store_name(name)
+        if name not in self._definitions.stores():
+            self._definitions.check_store_place(name, owner or self._definitions.place_store())
+
     def update(
         self, name: str, given: Mapping[str, Any], unset: Sequence[str] = ()
     ) -> StoreDefinition:
