@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from lithify.cli.main import app
 from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, UNREACHABLE, USAGE
 from tests.cli.cluster_members import Member, members
+from tests.cli.nodes import served
 from tests.patience import wait_until
 from tests.ports import free_port
 
@@ -90,6 +91,45 @@ def test_a_directory_is_a_cluster_of_one(tmp_path: Path) -> None:
     held = json.loads(cluster("holds", "--json", *at)[1])["holds"]
     assert {"retention", "newest revision"} <= {each["name"] for each in held}
     assert cluster("compaction-status", "no-group", *at)[0] == NOT_FOUND
+
+
+def raft(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["raft", *words])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_raft_groups_of_a_node_are_reached_over_http(tmp_path: Path) -> None:
+    port = free_port()
+    with served(tmp_path / "data", "--node", "n1", "--cluster-port", str(port)) as node:
+        away = f"http://127.0.0.1:{free_port()}"
+        at, group = ("--nodes", node.http), ("--group", "metastore")
+        code, out, _ = raft("members", *group, "--nodes", f"{away},{node.http}")
+        assert code == 0
+        assert f"n1  127.0.0.1:{port}" in out
+        code, out, _ = raft("overview", "--json", *at)
+        assert (code, json.loads(out)[node.http]["node"]) == (0, "n1")
+        assert "metastore" in raft("overview", *at)[1]
+        assert "snapshot started" in raft("snapshot", *group, *at)[1]
+        assert raft("transfer", "n1", *group, *at)[1].startswith("n1 leads in term ")
+        assert raft("compact", "metastore", "--dry-run", *at)[1].startswith("n1\n")
+        code, out, _ = raft("compact", "metastore", "--wait", "--json", *at)
+        [row] = json.loads(out)
+        assert (code, row["node"], row["status"]) == (0, "n1", "SUCCESS")
+        [row] = json.loads(raft("compaction-status", "metastore", "--json", *at)[1])
+        assert (row["node"], row["group"]) == ("n1", "metastore")
+        assert json.loads(raft("compaction-history", "metastore", "--json", *at)[1]) == []
+        assert raft("cancel-compaction", "metastore", *at)[0] == CONFLICT
+
+        code, out, _ = raft("snapshot", *group, "--nodes", f"{away},{node.http}")
+        assert (code, "unreachable" in out) == (FAILED, True)
+        assert raft("members", *group, "--nodes", away)[0] == UNREACHABLE
+        assert raft("members", "--group", "none", *at)[0] == NOT_FOUND
+        code, _, err = raft("remove", "n1", *group, *at)
+        assert (code, "lithify cluster join" in err) == (USAGE, True)
+        # Not over the cluster port either: it has the definitions.
+        code, _, err = raft("drop", "metastore", "--yes", "--nodes", f"127.0.0.1:{port}")
+        assert (code, "cannot be dropped" in err) == (CONFLICT, True)
+        assert f"n1  127.0.0.1:{port}" in raft("members", *group, *at)[1]
 
 
 def test_without_a_node_the_address_is_named() -> None:

@@ -73,8 +73,11 @@ class NodeClient(Client):
         with ExitStack() as stack:
             for _ in range(REDIRECTS_MAX + 1):
                 connection = stack.enter_context(closing(self._connect(netloc, timeout_s)))
+                response = _Response(connection.sock, method=method)
+                stack.callback(response.close)
                 try:
-                    response, is_used = _send(connection, method, full_path, headers, body)
+                    is_used = _send(connection, response, method, full_path, headers, body)
+                    response.begin()
                 except (HTTPException, ConnectionError, TimeoutError) as error:
                     # Not all of OSError: the pieces of a body may be read from a failing disk.
                     raise _no_answer(self._name_of(netloc), method, error) from error
@@ -142,12 +145,13 @@ def _no_answer(node: str, method: str, error: Exception) -> LithifyError:
 
 def _send(
     connection: HTTPConnection,
+    response: _Response,
     method: str,
     path: str,
     headers: Mapping[str, str],
     body: bytes | Iterable[bytes] | None,
-) -> tuple[HTTPResponse, bool]:
-    """Send a request; the response, and whether pieces of a body were used."""
+) -> bool:
+    """Send a request; were pieces of a body used?"""
     connection.putrequest(method, path)
     token = os.environ.get("LITHIFY_TOKEN")
     given = {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
@@ -159,12 +163,10 @@ def _send(
         # The library encodes headers as Latin-1; the node decodes their bytes as UTF-8.
         connection.putheader(name, value.encode())
     connection.endheaders(body if isinstance(body, bytes) else None)
-    response = _Response(connection.sock, method=method)
-    is_used = not isinstance(body, bytes | None) and response.wants_body(connection.sock)
-    if is_used and not isinstance(body, bytes | None):
-        _send_pieces(connection, body)
-    response.begin()
-    return response, is_used
+    if isinstance(body, bytes | None) or not response.wants_body(connection.sock):
+        return False
+    _send_pieces(connection, body)
+    return True
 
 
 class _Response(HTTPResponse):

@@ -39,6 +39,8 @@ class RaftNodeSettings:
     """
     first_group: str = "default"
     """The group that a new cluster begins with."""
+    keeps_first_group: bool = False
+    """Refuse clients that drop the first group."""
     join: bool = False
     """Create no group: wait until the node is added to one."""
     cluster: str = "raft"
