@@ -102,15 +102,7 @@ class Node:
             lock = hold_directory(self.fs, f"{directory}/{LOCK}", owner)
             opening.callback(lock.release)
             self._reserve = Reserve(self.fs, directory)
-            self.cluster = Cluster(
-                settings,
-                self.fs,
-                directory,
-                self.clock,
-                self._cluster_failed,
-                queue=self.queue,
-                events=events,
-            )
+            self.cluster = self._make_cluster(directory, events)
             with self._reserve.if_full():
                 self.cluster.start()
             opening.callback(self.cluster.close)
@@ -141,6 +133,17 @@ class Node:
             self._reserve.keep()
             self.topics.reserve = self.blobs.reserve = self._reserve
             self._stack = opening.pop_all()
+
+    def _make_cluster(self, directory: str, events: EventSink) -> Cluster:
+        return Cluster(
+            self.settings,
+            self.fs,
+            directory,
+            self.clock,
+            self._cluster_failed,
+            queue=self.queue,
+            events=events,
+        )
 
     def _cluster_failed(self, error: BaseException) -> None:
         if self.failed is ignore_failure:
