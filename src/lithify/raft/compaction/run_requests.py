@@ -119,6 +119,7 @@ class RunRequests(Generic[G]):
         self._mark = mark
         self._loop = asyncio.get_running_loop()
         self._queue = queue or RunQueue(SystemClock())
+        self._observing = False
         self.started_ms = self._queue.clock.now_ms()
         """When the first interval of each group begins."""
 
@@ -142,8 +143,18 @@ class RunRequests(Generic[G]):
 
     def observe(self, groups: Iterable[G]) -> None:
         """Pass the triggers of all groups to the queue."""
+        if self._observing:
+            # The disk is slow; the readers are for clients too.
+            return
+        self._observing = True
         scheduled = [self._scheduled(group) for group in groups]
-        self._disk.read(lambda: self._queue.observe("group", scheduled), _log_failure)
+
+        def observed(result: object) -> None:
+            self._observing = False
+            if isinstance(result, Exception):
+                log.error("triggers cannot be evaluated", reason=repr(result))
+
+        self._disk.read(lambda: self._queue.observe("group", scheduled), observed)
 
     def _scheduled(self, group: G) -> _Scheduled[G]:
         return _Scheduled(group, self._device, self)
@@ -233,11 +244,6 @@ class RunRequests(Generic[G]):
     def _history_rows(self, group: G, limit: int) -> list[dict[str, Any]]:
         reports = group.compaction.history.newest(limit)
         return [{**self._row(group), **report_row(report)} for report in reports]
-
-
-def _log_failure(result: object) -> None:
-    if isinstance(result, Exception):
-        log.error("triggers cannot be evaluated", reason=repr(result))
 
 
 def _reply(value: dict[str, Any]) -> CommandResult:
