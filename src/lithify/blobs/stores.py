@@ -239,6 +239,15 @@ class BlobStores:
         """The stores that have their data on this node, sorted."""
         return list(filter(self._definitions.owns_store, self.names()))
 
+    def check_place(self, name: str, owner: str = "") -> None:
+        """Raise `NotOwner` if a new store belongs on another node: `owner`, or where it is placed.
+
+        `create` makes one on this node.
+        """
+        check_store_name(name)
+        if name not in self._definitions.stores():
+            self._definitions.check_store_place(name, owner or self._definitions.place_store())
+
     def definition(self, name: str) -> StoreDefinition:
         """The definition of a store; raises `BlobStoreNotFound`."""
         row = self._definitions.stores().get(name)

@@ -274,8 +274,8 @@ class RaftNode:
             stack.push_async_callback(self._disk.close)
             self._storage.removing = self._disk.remove
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
-            fs, data = self._storage.fs, self.settings.data
-            self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
+            fs, data, queue = self._storage.fs, self.settings.data, self.settings.queue
+            self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark, queue)
             stack.push_async_callback(self._finish_groups)
             self._answering = ClientRequestHandler(self)
             stack.callback(self._answering.changes.close)
