@@ -387,6 +387,9 @@ class Topics:
 
     def _open_topic(self, name: TopicName) -> Topic:
         self.definitions.check_owner(name)
+        if not self.definitions.current.owns(name):
+            # Its owner, another node, has deleted it since it was found.
+            raise TopicNotFound(f"topic {name} does not exist")
         whole = self._whole(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
