@@ -358,3 +358,23 @@ def test_a_power_cut_at_any_operation_leaves_a_topic_that_is_served_unclaimed_or
             assert nth > 3
             return
     raise AssertionError
+
+
+def test_a_removal_keeps_a_log_in_the_directory_of_a_partitioned_topic_itself(
+    cluster: MemoryCluster,
+) -> None:
+    """It is of no partition, whatever it names: a deletion by this node keeps it, too."""
+    fs = MemoryFileSystem()
+    topics = opened(cluster, fs)
+    topics.create_partitioned("orders", 1)
+    topics.get("orders-partition-0").append(value=b"old")
+    topics.close()
+    copy_tree(fs, f"{ORDERS}-partition-0", ORDERS)
+    other = definitions_of(cluster, MemoryFileSystem())
+    other.change(lambda d: d.without_topic(NAME))
+    topics = opened(cluster, fs)
+    assert topics.definitions.removals() == []
+    assert not fs.exists(f"{ORDERS}-partition-0")
+    topics.adopt("orders")
+    assert [m.value for m in topics.get("orders").read()] == [b"old"]
+    topics.close()
