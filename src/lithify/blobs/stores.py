@@ -335,6 +335,7 @@ class BlobStores:
                 self._adopt_undefined(name, namespace, settings or {})
             self._directories.claim(name)
             self._directories.scan()
+            self.damage.forget(f"blob store {name}")
         log.info("blob store adopted", store=name)
 
     def _adopt_undefined(self, name: str, namespace: str, settings: Mapping[str, Any]) -> None:

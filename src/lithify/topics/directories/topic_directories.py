@@ -360,9 +360,13 @@ class TopicDirectories:
         for removal in removals:
             name = TopicName.parse(removal.identity.name)
             for part in {name, *map(name.partition_name, range(removal.partitions))}:
-                if read_object(self._fs, self.path(part)) == removal.identity:
+                path = self.path(part)
+                if removal.partitions and part == name and not is_unused(self._fs, path):
+                    # A log in the directory of a partitioned topic itself is of another topic.
+                    continue
+                if read_object(self._fs, path) == removal.identity:
                     self._inventory.remove([part])
-                    remove_tree(self._fs, self.path(part), OBJECT)
+                    remove_tree(self._fs, path, OBJECT)
         self._definitions.confirm_removals([each.identity.id for each in removals])
 
     def _update_inventory(self, scanned: FoundDirectories) -> None:
