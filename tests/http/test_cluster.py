@@ -233,6 +233,9 @@ def test_one_queue_has_the_runs_of_topics_groups_and_the_metastore(node: Cluster
     request = node.ask("PUT", COMPACTION).headers["x-lithify-request"]
     [row] = node.call("GET", f"{COMPACTION}/progress?request={request}")
     assert (row["status"], "metastore" in row["waitsFor"]) == ("RUNNING", True)
+    # A queue has one thread per disk.
+    names = [each.name for each in threading.enumerate()]
+    assert len([name for name in names if name.startswith("lithify-compaction-")]) == 1
     go.set()
     while row["status"] == "RUNNING":
         [row] = node.call("GET", f"{COMPACTION}/progress?request={request}")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lithify.catalog.commands.blob_stores import CreateBlobStore
 from lithify.catalog.commands.topics import CreateTopic
 from lithify.catalog.objects import ObjectKind
 from lithify.clock import ManualClock
@@ -19,6 +20,8 @@ from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.node_registry import NodeAddresses
+from lithify.ownership import NotOwner
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.testing.memory_metastore import Happens
@@ -96,6 +99,31 @@ def test_a_change_is_seen_by_all_nodes(cluster: MemoryCluster) -> None:
     assert two.current.topics_of(SHOP) == [TopicName(SHOP, "orders")]
     assert one.current == two.current
     assert one.current.store_places["photos"].owner == "n1"
+
+
+def test_a_new_store_is_placed_among_the_nodes_that_serve_http(cluster: MemoryCluster) -> None:
+    member = cluster.member("n1")
+    definitions = opened(member)
+    assert definitions.place_store() == "n1"
+    serves = {name: NodeAddresses(http=f"http://{name}:1", is_alive=True) for name in "ab"}
+    member.addresses = {
+        **serves,
+        "n1": NodeAddresses(is_alive=True),
+        "A-starts": NodeAddresses(is_alive=True),
+        "A-silent": NodeAddresses(http="http://silent:1"),
+    }
+    placed = []
+    for number in range(3):
+        placed.append(definitions.place_store())
+        definitions.execute(
+            [CreateBlobStore("public/default", f"s{number}", 8, 8, owner=placed[-1])]
+        )
+    assert placed == ["a", "b", "n1"]
+    definitions.check_store_place("new", "n1")
+    with pytest.raises(NotOwner, match="blob store new belongs to node a "):
+        definitions.check_store_place("new", "a")
+    with pytest.raises(InvalidInput, match="node n9 is not a member"):
+        definitions.check_store_place("new", "n9")
 
 
 def test_an_edit_is_one_version_and_none_if_it_changes_nothing(cluster: MemoryCluster) -> None:

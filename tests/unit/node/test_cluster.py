@@ -14,7 +14,7 @@ import pytest
 from lithify.catalog.commands.tenants_and_namespaces import CreateTenant
 from lithify.clock import SystemClock
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.errors import InvalidInput, LogClosed
+from lithify.errors import InvalidInput, LogClosed, RunRefused
 from lithify.fs import LocalFileSystem
 from lithify.node.cluster import Cluster
 from lithify.node.node_registry import NodeAddresses
@@ -26,6 +26,10 @@ from tests.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.run.control import RunControl
+    from lithify.compaction.tasks.jobs import Jobs
 
 
 def ignore(_: BaseException) -> None:
@@ -227,3 +231,22 @@ def test_a_directory_of_another_name_is_refused(tmp_path: Path) -> None:
     first.close()
     with pytest.raises(InvalidInput, match="belongs to node n1"):
         cluster_at(tmp_path, node="n2").start()
+
+
+def test_a_cluster_that_stops_ends_the_runs_of_the_process(tmp_path: Path) -> None:
+    cluster = cluster_at(tmp_path)
+    cluster.start()
+    history, began = cluster.history, threading.Event()
+    assert history is not None
+
+    def wait_for_ever(_: Jobs, control: RunControl) -> Report:
+        began.set()
+        control.wait(lambda: RunRefused("test", "it waits"))
+        raise AssertionError
+
+    request = cluster.queue.request(history, wait_for_ever)
+    assert began.wait(PROCESS_S_MAX)
+    cluster.close()
+    assert "cancelled" in cluster.queue.status(history, request).error
+    with pytest.raises(RunRefused, match="it is stopping"):
+        cluster.queue.request(history, wait_for_ever)
