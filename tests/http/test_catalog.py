@@ -106,6 +106,19 @@ def test_a_text_that_the_owner_could_not_execute_is_refused(
     assert node.call("GET", "/catalog") == before
 
 
+def test_a_namespace_with_blob_stores_is_not_deleted_by_force_and_keeps_its_topics(
+    node: ClusterNode,
+) -> None:
+    node.call("PUT", "/admin/v2/namespaces/public/shop")
+    node.call("PUT", "/admin/v2/persistent/public/shop/orders")
+    node.node.blobs.create(
+        "photos", capacity_bytes=8192, segment_bytes=4096, namespace="public/shop"
+    )
+    _, why = node.refused(409, "DELETE", "/admin/v2/namespaces/public/shop?force=true")
+    assert "blob stores" in why
+    assert node.node.topics.exists("persistent://public/shop/orders")
+
+
 def test_a_snapshot_drops_the_versions_before_it(node: ClusterNode) -> None:
     version = node.call("POST", "/catalog/apply", content=ACME)["version"]
     assert node.call("POST", f"/catalog/snapshot?version={version}")["made"]

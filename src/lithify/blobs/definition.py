@@ -78,8 +78,8 @@ class StoreDefinitions(Protocol):
     def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Replace a definition; durable when it returns."""
 
-    def remove_store(self, name: str) -> None:
-        """Remove a definition; durable when it returns."""
+    def remove_store(self, name: str, known: ObjectIdentity | None = None) -> None:
+        """Remove a definition, if it is the known one; durable when it returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.fs.full_disk_reserve import NoReserve
+    from lithify.log.object_file import ObjectIdentity
 
 __all__ = ["ONE_SEGMENT", "BlobStores"]
 
@@ -249,18 +250,18 @@ class BlobStores:
                 self._directories.check_shape(name, definition)
                 self._directories.check_object(name)
             except (ShapeDiffers, WrongObject) as error:
-                self._definitions.remove_store(name)
+                self._definitions.remove_store(name, identity)
                 log.warning("the directory of a deleted blob store is kept", reason=str(error))
                 return
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
-                self._definitions.remove_store(name)
+                self._definitions.remove_store(name, identity)
             except BaseException as error:
                 # Nothing may be acknowledged in a store that the next open, or the next attempt,
-                # deletes: one that may be deleted, or whose mark stays.
+                # deletes: one that is or may be deleted, or whose mark stays.
                 with ExitStack() as stack:
                     stack.callback(self._remove_from_use, name)
-                    if not is_outcome_unknown(error):
+                    if not is_outcome_unknown(error) and self._is_defined(name, identity):
                         self._directories.unmark(name)
                         stack.pop_all()
                 raise
@@ -268,6 +269,11 @@ class BlobStores:
             self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
             self._definitions.confirm_removals([identity.id] if identity is not None else ())
+
+    def _is_defined(self, name: str, identity: ObjectIdentity | None) -> bool:
+        """Is exactly this store defined?"""
+        definitions = self._definitions
+        return name in definitions.stores() and definitions.store_identity(name) == identity
 
     def _remove_from_use(self, name: str) -> None:
         """Remove a store from use."""

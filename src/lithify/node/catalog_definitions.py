@@ -179,17 +179,26 @@ class CatalogDefinitions(DefinitionStore):
             raise RuntimeError("definitions are changed outside of the cluster thread")
         current = self.current
         new = edit(current)
-        logs = new.logs
         if not _only_logs(current, new):
             nodes = self._cluster.nodes().items()
             alive = {self.node, *(name for name, each in nodes if each.is_alive)}
             command = EditDefinitions(edit, self.node, tuple(sorted(alive)), logs=current.logs)
             with _errors_of_definitions():
                 self._wait(partial(self._execute, command))
-            logs = command.logs
-        if logs != self._logs:
-            self._wait(partial(self._write_logs, logs=logs))
+            if command.logs != current.logs:
+                self._try_to_write_logs(logs=command.logs)
+        # Compared with what the edit has seen: another change may have set the flag meanwhile.
+        elif new.logs != current.logs:
+            self._wait(partial(self._write_logs, logs=new.logs))
         return self.current
+
+    def _try_to_write_logs(self, *, logs: bool) -> None:
+        """After a change that is made: it has not failed if only the flag cannot be written."""
+        try:
+            self._wait(partial(self._write_logs, logs=logs))
+        except LithifyError as error:
+            # As it is it protects more than it must, or the next topic that is opened sets it.
+            log.warning("that topics have logs cannot be recorded", reason=str(error))
 
     def execute(self, commands: Sequence[CatalogCommand]) -> None:
         """Execute a batch of other commands, as `change` does."""
@@ -232,6 +241,9 @@ class CatalogDefinitions(DefinitionStore):
             await catalog.wait_ready(executed.version)
 
     async def _write_logs(self, *, logs: bool) -> None:
+        if not logs and self.current.topics:
+            # Another change has made a topic meanwhile.
+            return
         operation = Put(self._key, b"1") if logs else Delete(self._key)
         await self._cluster.metastore.transact(Transaction(then=(operation,)))
         with self._lock:

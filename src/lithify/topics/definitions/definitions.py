@@ -26,7 +26,7 @@ from lithify.topics.definitions.edited_mapping import with_entry, without_entry
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "DEFINITIONS_VERSION",
@@ -37,6 +37,7 @@ __all__ = [
     "NotEmpty",
     "RemovedObject",
     "StorePlace",
+    "TopicChanged",
     "TopicDefinition",
 ]
 
@@ -60,6 +61,12 @@ class AlreadyDefined(InvalidInput):
 
 class NotEmpty(InvalidInput):
     """A tenant or namespace cannot be removed because it is not empty."""
+
+    exit_code = CONFLICT
+
+
+class TopicChanged(InvalidInput):
+    """Another change of the topic came first."""
 
     exit_code = CONFLICT
 
@@ -89,6 +96,17 @@ class RemovedObject:
     identity: ObjectIdentity
     partitions: int
     is_store: bool
+
+    @property
+    def name(self) -> TopicName:
+        """The name of a topic."""
+        return TopicName.parse(self.identity.name)
+
+    @property
+    def directories(self) -> set[TopicName]:
+        """The topic and its partitions: what may have a directory."""
+        name = self.name
+        return {name, *map(name.partition_name, range(self.partitions))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +195,14 @@ class Definitions:
     def without_namespace(self, name: Namespace) -> Definitions:
         """Remove a namespace, which must have neither topics nor stores."""
         self.namespace(name)
-        stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
-        for what, names in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
-            if names:
-                raise NotEmpty(f"namespace {name} has {what}: {names[0]} and {len(names) - 1} more")
+        _check_none(name, "topics", self.topics_of(name))
+        self.check_no_stores(name)
         return replace(self, namespaces=without_entry(self.namespaces, str(name)))
+
+    def check_no_stores(self, name: Namespace) -> None:
+        """Raise `NotEmpty` if a namespace has blob stores."""
+        stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
+        _check_none(name, "blob stores", sorted(stores))
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -243,8 +264,19 @@ class Definitions:
         self.namespace(name.namespace)
         return replace(self, topics=with_entry(self.topics, str(name), topic))
 
-    def without_topic(self, name: TopicName) -> Definitions:
-        """Remove a topic."""
+    def without_topic(self, name: TopicName, known: TopicDefinition | None = None) -> Definitions:
+        """Remove a topic; raises unless it is the `known` one, with the same partitions."""
+        if known is not None:
+            found = self.topics.get(str(name))
+            if found is None:
+                raise NotDefined(f"topic {name} does not exist")
+            if found.id != known.id:
+                raise TopicChanged(f"topic {name} was deleted and created again meanwhile")
+            if found.partitions != known.partitions:
+                raise TopicChanged(
+                    f"topic {name} has {found.partitions} partitions, which were "
+                    f"{known.partitions} when its deletion began: repeat it"
+                )
         rest = without_entry(self.topics, str(name))
         return replace(self, topics=rest, logs=self.logs and any(True for _ in rest))
 
@@ -265,10 +297,12 @@ class Definitions:
             raise NotDefined(f"blob store {name} does not exist")
         return replace(self, stores=with_entry(self.stores, name, edit(self.stores[name])))
 
-    def without_store(self, name: str) -> Definitions:
-        """Remove a store."""
+    def without_store(self, name: str, known: ObjectIdentity | None = None) -> Definitions:
+        """Remove a store; raises unless it is the `known` one."""
         if name not in self.stores:
             raise NotDefined(f"blob store {name} does not exist")
+        if known is not None and self.store_identity(name) != known:
+            raise AlreadyDefined(f"blob store {name} was deleted and created again meanwhile")
         return replace(self, stores=without_entry(self.stores, name))
 
     # --- JSON -------------------------------------------------------------------------------
@@ -304,3 +338,8 @@ class Definitions:
             value.get("stores", {}),
             value.get("logs", False),
         )
+
+
+def _check_none(namespace: Namespace, what: str, names: Sequence[object]) -> None:
+    if names:
+        raise NotEmpty(f"namespace {namespace} has {what}: {names[0]} and {len(names) - 1} more")

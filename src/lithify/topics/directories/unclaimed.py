@@ -34,7 +34,12 @@ from lithify.log.directory_marks import is_creating, is_empty, log_id_in, read_d
 from lithify.log.file_names import MANIFEST
 from lithify.log.manifest import read_manifest
 from lithify.log.object_file import is_of_other
-from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition
+from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
+    Definitions,
+    NamespaceDefinition,
+    TopicDefinition,
+)
 from lithify.topics.definitions.topic_names import TopicName
 
 if TYPE_CHECKING:
@@ -230,6 +235,12 @@ def _adopted(name: TopicName, topic: TopicDefinition, definitions: Definitions) 
     here = definitions.here
     known = definitions.topics.get(str(name))
     if known is not None:
+        others = sorted({*known.owners}.difference(here))
+        if others:
+            raise AlreadyDefined(
+                f"topic {name} is on node {others[0]}, and so are all of its partitions: move the "
+                "directories there, and adopt them there"
+            )
         # The partitions were added after these definitions were saved.
         added = max(topic.partitions - known.partitions, 0)
         owners = known.owners + here * added
