@@ -10,6 +10,8 @@ about a directory without a definition: it is removed if its own mark says so, o
 
 1. Creating makes a directory with the mark `CREATING`, then the files, then the definition, then
    removes the mark. A defined store without its files is damage: it is reported, not recreated.
+   Another node can only define a store: then its time of creation is 0, and this node creates the
+   files on first use, or when it sees the definition, and records the time in the definition.
 2. Deleting writes the mark `DELETED`, removes the definition, then the files, and the mark last.
 
 Any thread may call. A store is opened once; a second caller waits for it, and for no other store.
@@ -34,6 +36,7 @@ from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.replication.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed_directories import StoreDirectories, UnclaimedStore
+from lithify.blobs.withdrawals import StoreWithdrawals
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
 from lithify.errors import (
@@ -53,7 +56,7 @@ from lithify.name_locks import Claims
 from lithify.names import check_store_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.blobs.definition import StoreDefinitions
     from lithify.blobs.offline.copy_store import CopyReport
@@ -105,6 +108,10 @@ class BlobStores:
         self.peers = BlobPeers()
         """The other nodes that stores may replicate with."""
         self._directories = StoreDirectories(fs, f"{directory}/blobs", definitions)
+        self.withdrawals = StoreWithdrawals(
+            self._open, self._claims, self._directories, definitions, self.damage
+        )
+        """Takes stores out of use that are not of this node."""
 
     # --- definitions ------------------------------------------------------------------------
 
@@ -128,40 +135,81 @@ class BlobStores:
             if name in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {name} already exists")
             self._directories.check_free(name)
-            try:
-                begin_creation(self._fs, self._path(name))
-                store = BlobStore.create(
-                    self._fs,
-                    self._path(name),
-                    capacity_bytes=capacity_bytes,
-                    segment_bytes=segment_bytes,
-                    settings=applied,
-                    clock=self.clock,
-                    events=self._events,
-                )
-                try:
-                    # A crash before this leaves a directory that is marked as unfinished.
-                    self._definitions.add_store(name, definition.row())
-                except BaseException:
-                    store.abandon()
-                    raise
-            except BaseException as error:
-                # If the store may be defined, the next open decides by the mark.
-                if not is_outcome_unknown(error):
-                    with suppress(LithifyError):
-                        remove_created(self._fs, self._path(name))
-                raise
-            try:
-                self._directories.check_object(name)
-                self._directories.created(name)
-            except BaseException:
-                # It is defined: the next use removes the mark.
-                store.abandon()
-                raise
-            self._open[name] = self._ready(store)
+            self._create(name, definition, applied, self._definitions.add_store)
+            store = self._open[name]
         if shape.capacity_bytes == shape.segment_bytes:
             log.warning(ONE_SEGMENT, store=name)
         return store
+
+    def _create(
+        self,
+        name: str,
+        definition: StoreDefinition,
+        applied: BlobSettings,
+        define: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        """Create the files, then `define` the store, and open it; the caller has the claim."""
+        try:
+            begin_creation(self._fs, self._path(name))
+            store = BlobStore.create(
+                self._fs,
+                self._path(name),
+                capacity_bytes=definition.capacity_bytes,
+                segment_bytes=definition.segment_bytes,
+                settings=applied,
+                clock=self.clock,
+                events=self._events,
+            )
+            try:
+                # A crash before this leaves a directory that is marked as unfinished.
+                define(name, definition.row())
+            except BaseException:
+                store.abandon()
+                raise
+        except BaseException as error:
+            # If the store may be defined, the next open decides by the mark.
+            if not is_outcome_unknown(error):
+                with suppress(LithifyError):
+                    remove_created(self._fs, self._path(name))
+            raise
+        try:
+            identity = self._directories.check_object(name)
+            self._directories.created(name)
+        except BaseException:
+            # It is defined: the next use removes the mark.
+            store.abandon()
+            raise
+        self._add_open(name, store, identity)
+
+    def uncreated(self) -> list[str]:
+        """The stores of this node that were defined, and whose files are not created yet."""
+        rows = self._definitions.stores()
+        return [name for name in self.own_names() if not rows[name]["created_ms"]]
+
+    def _create_defined(self, name: str, definition: StoreDefinition) -> None:
+        """Create the files of a store that a change of the catalog has defined."""
+        identity = self._definitions.store_identity(name)
+        if identity is None:
+            raise MissingFile(f"{self._path(name)}/{MANIFEST}", f"the definition of {name}")
+        self._directories.check_free(name)
+        self._create(
+            name,
+            definition,
+            with_settings(self.settings, definition.settings),
+            lambda *_: self._definitions.finish_store(identity, self.clock.now_ms()),
+        )
+        log.info("blob store created, as the catalog defines it", store=name)
+
+    def _add_open(self, name: str, store: BlobStore, identity: ObjectIdentity | None) -> None:
+        """From here on other threads use it."""
+        store.object_id = identity.id if identity is not None else 0
+        store.compaction.reserve = self.reserve
+        self._open[name] = store
+        if not self.withdrawals.is_own(name, store):
+            # It was deleted meanwhile, and `withdraw` has not found it.
+            del self._open[name]
+            store.abandon()
+            raise BlobStoreNotFound(f"blob store {name} was deleted while it was opened")
 
     def update(
         self, name: str, given: Mapping[str, Any], unset: Sequence[str] = ()
@@ -289,7 +337,8 @@ class BlobStores:
         return [
             {"store": name, "directory": self._path(name), "defined": True}
             for name in self.own_names()
-            if not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
+            if self.definition(name).created_ms
+            and not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
         ]
 
     def unclaimed(self) -> list[UnclaimedStore]:
@@ -334,18 +383,24 @@ class BlobStores:
         with self._claims.of([name]), _typed_errors(name):
             definition = self.definition(name)
             self._definitions.check_store_owner(name)
-            store = self._open.get(name)
-            if store is None:
-                if self._directories.is_deleted(name):
-                    raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
-                self._directories.check_shape(name, definition)
-                with self.damage.opening(f"blob store {name}"):
-                    self._check_exists(name)
-                    self._directories.check_object(name)
-                    self._directories.created(name)
-                    store = self._open_store(name, definition)
-                self._open[name] = self._ready(store)
-            return store
+            if name not in self._open:
+                self._directories.clear_removed(name)
+                if definition.created_ms:
+                    self._open_existing(name, definition)
+                else:
+                    self._create_defined(name, definition)
+            return self._open[name]
+
+    def _open_existing(self, name: str, definition: StoreDefinition) -> None:
+        if self._directories.is_deleted(name):
+            raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
+        self._directories.check_shape(name, definition)
+        with self.damage.opening(f"blob store {name}"):
+            self._check_exists(name)
+            identity = self._directories.check_object(name)
+            self._directories.created(name)
+            store = self._open_store(name, definition)
+        self._add_open(name, store, identity)
 
     def _check_exists(self, name: str) -> None:
         manifest = f"{self._path(name)}/{MANIFEST}"
@@ -361,10 +416,6 @@ class BlobStores:
             clock=self.clock,
             events=self._events,
         )
-
-    def _ready(self, store: BlobStore) -> BlobStore:
-        store.compaction.reserve = self.reserve
-        return store
 
     def opened_store(self, name: str) -> BlobStore | None:
         """The store if it is open; does not wait for claims."""

@@ -32,9 +32,10 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lithify.catalog.changes import PutObject
 from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
-from lithify.catalog.objects import ObjectKind
+from lithify.catalog.objects import ObjectKind, Removal
 from lithify.errors import LithifyError, WriteFailed
 from lithify.exit_codes import OUTCOME_UNKNOWN
 from lithify.log.object_file import ObjectIdentity
@@ -128,6 +129,9 @@ class CatalogDefinitions(DefinitionStore):
         self._copied_version = 0
         self._thread: threading.Thread
         self._logs = False
+        self.on_removed: Callable[[RemovedObject], None] = ignore_removal
+        """Called in the cluster thread, for each object of this node that a version has deleted,
+        before the version is ready; it must not wait."""
         self._logs = cluster.call(self._begin).result()
         self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
         self._set_aside_copy(events)
@@ -206,15 +210,8 @@ class CatalogDefinitions(DefinitionStore):
 
     def removals(self) -> list[RemovedObject]:
         """See `DefinitionStore`."""
-        return [
-            RemovedObject(
-                ObjectIdentity(each.id, each.name, each.created_ms),
-                each.partitions,
-                each.of is ObjectKind.STORE,
-            )
-            for each in self.catalog.removals()
-            if self.node in each.nodes
-        ]
+        removals = self.catalog.removals()
+        return [_removed_object(each) for each in removals if self.node in each.nodes]
 
     def confirm_removals(self, ids: Collection[int]) -> None:
         """See `DefinitionStore`."""
@@ -258,8 +255,18 @@ class CatalogDefinitions(DefinitionStore):
         return await self._cluster.metastore.get(self._key) is not None
 
     async def _applied(
-        self, _before: Catalog, after: Catalog, _update: CatalogUpdate | None, /
+        self, before: Catalog, after: Catalog, update: CatalogUpdate | None, /
     ) -> None:
+        if update is not None:
+            put = (each.object for each in update.changes if isinstance(each, PutObject))
+            removals = [each for each in put if isinstance(each, Removal)]
+        else:
+            removals = after.removals()
+        for each in removals:
+            if self.node in each.nodes and before.objects.get(each.id) != each:
+                self.on_removed(_removed_object(each))
+                # Others may run between two of them.
+                await asyncio.sleep(0)
         if after.version > self._copied_version:
             await asyncio.to_thread(self._write_copy)
         for watcher in self.watchers:
@@ -310,6 +317,15 @@ class CatalogDefinitions(DefinitionStore):
         if lost:
             reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
+
+
+def ignore_removal(_removed: RemovedObject) -> None:
+    """Nothing is open."""
+
+
+def _removed_object(removal: Removal) -> RemovedObject:
+    identity = ObjectIdentity(removal.id, removal.name, removal.created_ms)
+    return RemovedObject(identity, removal.partitions, removal.of is ObjectKind.STORE)
 
 
 def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

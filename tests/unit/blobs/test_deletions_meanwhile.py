@@ -61,7 +61,7 @@ def test_a_store_whose_definition_is_gone_is_not_put_back_into_use(
             other.execute([CreateBlobStore("public/default", "photos", **SHAPE, owner="n2")])
         return change(*given)
 
-    definitions.change = late  # type: ignore[method-assign]
+    definitions.change = late  # type: ignore[assignment, method-assign]
     with pytest.raises(InvalidInput, match="photos"):
         stores.delete("photos")
     assert stores.opened() == {}

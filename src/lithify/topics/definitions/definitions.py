@@ -297,6 +297,17 @@ class Definitions:
             raise NotDefined(f"blob store {name} does not exist")
         return replace(self, stores=with_entry(self.stores, name, edit(self.stores[name])))
 
+    def with_store_created(self, known: ObjectIdentity, created_ms: int) -> Definitions:
+        """Set the time at which the owner of a store has created its files, if it is not set."""
+        place = self.store_places.get(known.name)
+        if place is None or place.id != known.id:
+            raise NotDefined(f"blob store {known.name} was deleted while it was created")
+        row = self.stores[known.name]
+        if row["created_ms"]:
+            return self
+        new = {**row, "created_ms": created_ms}
+        return replace(self, stores=with_entry(self.stores, known.name, new))
+
     def without_store(self, name: str, known: ObjectIdentity | None = None) -> Definitions:
         """Remove a store; raises unless it is the `known` one."""
         if name not in self.stores:
