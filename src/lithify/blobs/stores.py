@@ -174,9 +174,11 @@ class BlobStores:
             raise
         try:
             identity = self._directories.check_object(name)
+            # It may have been deleted meanwhile.
+            self.definition(name)
             self._directories.created(name)
         except BaseException:
-            # It is defined: the next use removes the mark.
+            # If it is defined, the next use removes the mark, otherwise the directory.
             store.abandon()
             raise
         self._add_open(name, store, identity)

@@ -71,10 +71,9 @@ class StoreWithdrawals:
     def is_own(self, name: str, store: BlobStore) -> bool:
         """Is exactly this store defined, and on this node?"""
         identity = self._definitions.store_identity(name)
-        if identity is None:
-            # Definitions in a file have no ids.
-            return not store.object_id
-        return store.object_id == identity.id and self._definitions.owns_store(name)
+        # Definitions in a file have no ids.
+        known = identity.id if identity is not None else 0
+        return store.object_id == known and self._definitions.owns_store(name)
 
     def strangers(self) -> list[str]:
         """Open stores that are not, or no longer, of this node."""

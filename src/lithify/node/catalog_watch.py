@@ -74,7 +74,8 @@ class CatalogWatch:
         # What was changed before the start.
         self._changed.set()
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="lithify-catalog-watch")
+        # It does not keep a process that has not closed the node: what is interrupted is repeated.
+        self._thread = threading.Thread(target=self._run, name="lithify-catalog-watch", daemon=True)
 
     # --- any thread -------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class CatalogWatch:
             if self._changed.wait(wait_s) or wait_s is None:
                 wait_s = RETRY_S
             self._changed.clear()
-            if self._is_closing or not threading.main_thread().is_alive():
+            if self._is_closing:
                 return
             try:
                 is_done = self._follow()

@@ -377,6 +377,8 @@ class Topics:
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         is_new = not self._missing.check(name)
         identity = self._directories.check_object(name)
+        if not self.exists(name):
+            raise TopicNotFound(f"topic {name} was deleted while it was opened")
         self._check_room()
         with self.damage.opening(f"topic {name}"):
             topic = Topic.open(

@@ -81,10 +81,8 @@ class TopicWithdrawals:
         """Is the object of an open topic defined, and on this node?"""
         definitions = self._definitions.current
         identity = definitions.identity(topic.name)
+        # Definitions in a file have no ids.
         known = identity.id if identity is not None else 0
-        if not known:
-            # Definitions in a file have no ids.
-            return not topic.object_id
         return topic.object_id == known and definitions.owns(topic.name)
 
     def strangers(self) -> list[TopicName]:
@@ -93,6 +91,7 @@ class TopicWithdrawals:
 
     def withdraw(self, names: Collection[TopicName]) -> WithdrawnTopics:
         """Take topics out of use if they are not of this node; raises `Claimed`. Does not wait."""
+        self._forget_schemas(names)
         with ExitStack() as stack:
             stack.enter_context(self._claims.of(names, wait=False))
             found = [self._open.get(name) for name in names]
@@ -100,8 +99,6 @@ class TopicWithdrawals:
             for topic in topics:
                 topic.writer.withdrawn = True
                 del self._open[topic.name]
-            for name in names:
-                self._schemas.pop(name, None)
             return WithdrawnTopics(tuple(topics), stack.pop_all())
 
     def finish_removals(self) -> bool:
@@ -111,6 +108,8 @@ class TopicWithdrawals:
             try:
                 with self._claims.of(removal.directories, wait=False), self.reserve.if_full():
                     self._directories.finish_removal(removal)
+                    # A thread may have read them after `withdraw`.
+                    self._forget_schemas(removal.directories)
             except Claimed:
                 is_all = False
                 continue
@@ -127,3 +126,7 @@ class TopicWithdrawals:
             finished.append(removal.identity.id)
         self._definitions.confirm_removals(finished)
         return is_all
+
+    def _forget_schemas(self, names: Collection[TopicName]) -> None:
+        for name in names:
+            self._schemas.pop(name, None)

@@ -13,11 +13,12 @@ from lithify.catalog.commands.topics import CreateTopic, DropTopic
 from lithify.clock import ManualClock
 from lithify.errors import LogClosed, MissingFile
 from lithify.events import ignore_events
-from lithify.fs import FileSystem, MemoryFileSystem
+from lithify.fs import FileSystem, MemoryFileSystem, write_atomic
 from lithify.log.directory_marks import begin_creation
 from lithify.log.object_file import read_object
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.catalog_watch import CatalogWatch
+from lithify.ownership import NotOwner
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.topics.definitions.topic_names import TopicName
@@ -28,7 +29,7 @@ from tests.patience import wait_until
 from tests.unit.log.helpers import Gate, Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.topics.topic import Topic
@@ -42,12 +43,13 @@ CREATE_PHOTOS = CreateBlobStore(SPACE, "photos", **SHAPE, owner="n1")
 
 
 class Watched:
-    """The node n1."""
+    """A node with topics and stores."""
 
-    def __init__(self, cluster: MemoryCluster, fs: FileSystem) -> None:
+    def __init__(self, cluster: MemoryCluster, fs: FileSystem, name: str = "n1") -> None:
         fs.mkdir("data")
         clock = ManualClock(5)
-        self.definitions = CatalogDefinitions(cluster.member("n1"), fs, "data", ignore_events)
+        self.member = cluster.member(name)
+        self.definitions = CatalogDefinitions(self.member, fs, "data", ignore_events)
         self.topics = Topics(
             fs,
             "data",
@@ -75,6 +77,20 @@ class Watched:
         self.watch.close()
         self.stores.close()
         self.topics.close()
+
+    def hold(self) -> None:
+        """Apply no version."""
+        self._in_thread(self.member.metastore.hold)
+
+    def follow(self) -> None:
+        """Apply all versions, from here on at once."""
+        self._in_thread(self.member.metastore.follow)
+
+    def _in_thread(self, function: Callable[[], None]) -> None:
+        async def run() -> None:
+            function()
+
+        self.member.call(run).result()
 
     def wait_settled(self) -> None:
         """Until nothing is left of what was deleted."""
@@ -208,6 +224,28 @@ def test_the_clients_of_a_dropped_topic_are_disconnected_before_its_files_are_cl
         assert topic.log.closed
 
 
+def test_nothing_is_accepted_after_a_deletion_has_returned_also_if_the_thread_is_busy(
+    cluster: MemoryCluster,
+) -> None:
+    gate = Gate()
+    with Watched(cluster, MemoryFileSystem()) as node:
+        node.topics.create("first")
+        orders = node.topics.create("orders")
+        photos = node.stores.create("photos", **SHAPE)
+        node.watch.connect(lambda _: gate.stop())
+        node.definitions.execute([DropTopic(SPACE, "first")])
+        gate.wait_until_reached()
+        node.definitions.execute([DropTopic(SPACE, "orders"), CREATE, DropBlobStore("photos")])
+        with pytest.raises(LogClosed):
+            orders.append(value=b"too late")
+        assert node.topics.opened_topic(ORDERS) is None
+        assert node.stores.opened_store("photos") is None
+        gate.open()
+        node.wait_settled()
+        assert values(node.topics.get("orders")) == []
+        assert photos.closed
+
+
 def test_a_directory_that_cannot_be_deleted_yet_is_tried_again(cluster: MemoryCluster) -> None:
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk)
@@ -250,6 +288,37 @@ def test_what_was_dropped_while_the_node_was_down_is_deleted_when_it_starts(
         assert values(node.topics.get("orders")) == []
 
 
+def test_two_nodes_never_own_the_same_topic_whatever_versions_they_have_applied(
+    cluster: MemoryCluster,
+) -> None:
+    """The version that deletes the first id is before the one that gives the name to n2."""
+    with (
+        Watched(cluster, MemoryFileSystem(), "n1") as one,
+        Watched(cluster, MemoryFileSystem(), "n2") as two,
+    ):
+        first = one.topics.create("orders")
+        one.hold()
+        two.definitions.execute([DropTopic(SPACE, "orders")])
+        two.definitions.execute([CreateTopic(SPACE, "orders", owners=("n2",))])
+        second = two.topics.get("orders")
+        # The first node is two versions behind. What it serves is another topic.
+        assert one.topics.get("orders") is first
+        assert first.object_id < second.object_id
+        versions = {
+            number: two.member.catalog.versions.at_version(number).topic(SPACE, "orders")
+            for number in range(1, two.definitions.catalog.version + 1)
+        }
+        owners = {(each.id, each.owners) for each in versions.values() if each is not None}
+        assert owners == {(first.object_id, ("n1",)), (second.object_id, ("n2",))}
+        one.follow()
+        wait_until(lambda: not two.definitions.catalog.removals())
+        with pytest.raises(LogClosed):
+            first.append(value=b"too late")
+        with pytest.raises(NotOwner):
+            one.topics.get("orders")
+        second.append(value=b"served")
+
+
 # --- stores -----------------------------------------------------------------------------------
 
 
@@ -282,6 +351,7 @@ def test_a_store_whose_creation_was_interrupted_is_created_anew(cluster: MemoryC
     fs = MemoryFileSystem()
     Other(cluster).execute(CREATE_PHOTOS)
     begin_creation(fs, "data/blobs/photos")
+    write_atomic(fs, "data/blobs/photos/index", b"not finished")
     with Watched(cluster, fs) as node:
         store = node.stores.get("photos")
         store.put(b"x", service="s")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import (
@@ -41,8 +40,9 @@ from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.object_file import check_object, read_object
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import (
-    Definitions,
+    NotDefined,
     RemovedObject,
+    TopicChanged,
     TopicDefinition,
 )
 from lithify.topics.definitions.topic_names import TopicName
@@ -339,8 +339,9 @@ class TopicDirectories:
     def _settle(self) -> None:
         scanned = scan_topics(self._fs, self._root, self._definitions.current)
         for name, deletion in scanned.deleted.items():
-            self._undefine(name, deletion)
-            self.remove(name, deletion)
+            with suppress(NotDefined, TopicChanged):
+                self._undefine(name, deletion)
+                self.remove(name, deletion)
         changed = self._finish_removals() or bool(scanned.deleted)
         definitions = self._definitions.current
         for name in scanned.unfinished:
@@ -371,10 +372,11 @@ class TopicDirectories:
         """Remove the definition of what a mark says is deleted, not of another one of its name."""
         definitions = self._definitions.current
         identity = definitions.identity(name)
-        if str(name) not in definitions.topics or not definitions.owns(name):
+        known = definitions.topics.get(str(name))
+        if known is None or not definitions.owns(name):
             return
         if identity is None or deletion.object_id in (0, identity.id):
-            self._definitions.change(partial(Definitions.without_topic, name=name))
+            self._definitions.change(lambda d: d.without_topic(name, known))
 
     def _finish_removals(self) -> bool:
         """Delete the directories of what was deleted, and confirm it; was there anything?"""
