@@ -42,8 +42,8 @@ from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
+from lithify.node.catalog.definition_views import definitions_of, own_definitions
 from lithify.node.definition_changes import EditDefinitions
-from lithify.node.definition_views import definitions_of, own_definitions
 from lithify.ownership import NodeUrls
 from lithify.topics.definitions.definition_store import DefinitionStore
 from lithify.topics.definitions.definitions import (

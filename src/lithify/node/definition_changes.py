@@ -32,7 +32,7 @@ from lithify.catalog.errors import InvalidDefinition
 from lithify.catalog.objects import ObjectKind
 from lithify.catalog.placement import place
 from lithify.json_settings import encode_settings
-from lithify.node.definition_views import definitions_of
+from lithify.node.catalog.definition_views import definitions_of
 from lithify.topics.definitions.edited_mapping import differences
 from lithify.topics.definitions.topic_names import TopicName
 

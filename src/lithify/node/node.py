@@ -19,9 +19,9 @@
 
 A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
 (`catalog_definitions.py`, `import_definitions.py`), topics, blob stores, and the thread that makes
-these what the catalog says (`catalog_watch.py`). As a library it has no socket, and no other thread
-but those of the cluster, which is a cluster of one: each call does its work on the caller's thread
-before it returns. `serve` adds a broker for the same topics and
+these what the catalog says (`catalog/catalog_watch.py`). As a library it has no socket, and no
+other thread but those of the cluster, which is a cluster of one: each call does its work on the
+caller's thread before it returns. `serve` adds a broker for the same topics and
 runs in an event loop until it is stopped.
 """
 
@@ -41,8 +41,8 @@ from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.node.catalog.catalog_watch import CatalogWatch
 from lithify.node.catalog_definitions import CatalogDefinitions
-from lithify.node.catalog_watch import CatalogWatch
 from lithify.node.cluster import Cluster
 from lithify.node.import_definitions import import_definitions
 from lithify.topics.directories.data_directory import check_no_backup

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.fs import FileSystem
-    from lithify.node.catalog_watch import CatalogWatch
+    from lithify.node.catalog.catalog_watch import CatalogWatch
     from lithify.node.cluster import Cluster
     from lithify.node.settings import NodeSettings
     from lithify.topics.topics import Topics

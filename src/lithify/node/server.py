@@ -35,7 +35,7 @@ from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
 from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
-from lithify.node.catalog_watch import has_no_clients
+from lithify.node.catalog.catalog_watch import has_no_clients
 from lithify.node.close_idle_topics import release_idle
 from lithify.node.compaction_loop import compacting
 from lithify.node.node_registry import NodeAddresses

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.errors import LithifyError, OpenFailed, is_outcome_unknown
-from lithify.fs import MemoryFileSystem
+from lithify.events import ignore_events
+from lithify.fs import FileSystem, MemoryFileSystem
 from lithify.log.directory_marks import read_deletion
 from lithify.metastore.errors import MetastoreUnavailable
+from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.testing.memory_metastore import Happens, Moment
 from lithify.topics.definitions.definitions import (
@@ -19,7 +24,8 @@ from lithify.topics.definitions.definitions import (
     TopicDefinition,
 )
 from lithify.topics.definitions.topic_names import TopicName
-from lithify.topics.topics import TopicNotFound
+from lithify.topics.topics import TopicNotFound, Topics, TopicSettings
+from tests.crash.test_directories import NODE
 from tests.definitions_cluster import MemoryCluster
 from tests.unit.topics.directories.test_objects import NAME, ORDERS, definitions_of, opened, used
 
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lithify.testing.memory_metastore import MemoryMetastore
-    from lithify.topics.topics import Topics
 
 ANSWERS = 100
 """More than a change asks for."""
@@ -39,9 +44,24 @@ def cluster() -> Iterator[MemoryCluster]:
         yield made
 
 
-def metastore_of(topics: Topics) -> MemoryMetastore:
-    found: MemoryMetastore = topics.definitions._cluster.metastore  # type: ignore[attr-defined]
-    return found
+def with_metastore(
+    cluster: MemoryCluster, fs: FileSystem, *, use: bool = False
+) -> tuple[Topics, MemoryMetastore]:
+    """The topics of a node, and what it sends changes to."""
+    fs.mkdir(NODE)
+    member = cluster.member()
+    topics = Topics(
+        fs,
+        NODE,
+        settings=TopicSettings(log=LogSettings()),
+        clock=ManualClock(),
+        events=ignore_events,
+        owner="pid 1",
+        definitions=CatalogDefinitions(member, fs, NODE, ignore_events),
+    )
+    if use:
+        topics.create("orders").append(value=b"old")
+    return topics, member.metastore
 
 
 def test_a_topic_whose_definition_is_gone_is_not_put_back_into_use(cluster: MemoryCluster) -> None:
@@ -101,15 +121,14 @@ def test_a_topic_without_a_directory_stays_out_of_use_if_its_deletion_is_unknown
     cluster: MemoryCluster, fate: Happens
 ) -> None:
     fs = MemoryFileSystem()
-    topics = opened(cluster, fs)
+    topics, metastore = with_metastore(cluster, fs)
     topics.definitions.change(
         lambda d: d.with_new_topic(NAME, TopicDefinition(0, 5, owners=("n1",)))
     )
-    metastore_of(topics).lose_answers(*[fate] * ANSWERS)
+    metastore.lose_answers(*[fate] * ANSWERS)
     with pytest.raises(LithifyError) as caught:
         topics.delete("orders")
     assert is_outcome_unknown(caught.value)
-    metastore_of(topics).lose_answers()
     with pytest.raises(TopicNotFound, match="marked as deleted"):
         topics.get("orders")
     topics.close()
@@ -120,8 +139,7 @@ def test_a_topic_whose_creation_is_undone_stays_out_of_use_if_that_is_unknown(
 ) -> None:
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk)
-    topics = opened(cluster, fs)  # type: ignore[arg-type]
-    metastore = metastore_of(topics)
+    topics, metastore = with_metastore(cluster, fs)
     appended: list[str] = []
 
     async def gate(request: str, moment: Moment) -> None:
@@ -170,7 +188,7 @@ def test_a_deletion_succeeds_if_only_the_flag_of_logs_cannot_be_written(
     cluster: MemoryCluster,
 ) -> None:
     fs = MemoryFileSystem()
-    topics = used(cluster, fs)
+    topics, metastore = with_metastore(cluster, fs, use=True)
     asked: list[str] = []
 
     async def gate(request: str, moment: Moment) -> None:
@@ -179,12 +197,12 @@ def test_a_deletion_succeeds_if_only_the_flag_of_logs_cannot_be_written(
             if len(asked) == 2:
                 raise MetastoreUnavailable("no quorum")
 
-    metastore_of(topics).gate = gate
+    metastore.gate = gate
     topics.delete("orders")
     assert not topics.exists("orders")
     assert topics.opened() == {}
     assert not fs.exists(ORDERS)
-    metastore_of(topics).gate = None
+    metastore.gate = None
     topics.create("orders").append(value=b"new")
     topics.close()
 
@@ -199,7 +217,7 @@ def test_a_change_does_not_undo_the_flag_that_another_one_has_set_meanwhile(
 
     def edit(current):  # type: ignore[no-untyped-def]
         if not definitions.current.logs:
-            definitions._wait(lambda: definitions._write_logs(logs=True))
+            definitions.change(lambda d: replace(d, logs=True))
         return current.with_tenant("acme", {})
 
     # Its first call is in this thread, before the command.

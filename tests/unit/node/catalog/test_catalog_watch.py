@@ -16,8 +16,8 @@ from lithify.events import ignore_events
 from lithify.fs import FileSystem, MemoryFileSystem, write_atomic
 from lithify.log.directory_marks import begin_creation
 from lithify.log.object_file import read_object
+from lithify.node.catalog.catalog_watch import CatalogWatch
 from lithify.node.catalog_definitions import CatalogDefinitions
-from lithify.node.catalog_watch import CatalogWatch
 from lithify.ownership import NotOwner
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
@@ -214,7 +214,7 @@ def test_the_clients_of_a_dropped_topic_are_disconnected_before_its_files_are_cl
 
         def disconnect(topics: Collection[Topic]) -> None:
             with pytest.raises(LogClosed):
-                topic.append(value=b"not acknowledged any more")
+                topic.append(value=b"not acknowledged")
             seen.append((topics, topic.log.closed, fs.exists(AT)))
 
         node.watch.connect(disconnect)
@@ -246,7 +246,7 @@ def test_nothing_is_accepted_after_a_deletion_has_returned_also_if_the_thread_is
         assert photos.closed
 
 
-def test_a_directory_that_cannot_be_deleted_yet_is_tried_again(cluster: MemoryCluster) -> None:
+def test_the_deletion_of_a_directory_that_fails_is_repeated(cluster: MemoryCluster) -> None:
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk)
     other = Other(cluster)
@@ -258,7 +258,7 @@ def test_a_directory_that_cannot_be_deleted_yet_is_tried_again(cluster: MemoryCl
         assert not disk.exists(AT)
 
 
-def test_the_catalog_goes_on_while_a_directory_is_deleted(cluster: MemoryCluster) -> None:
+def test_versions_are_applied_while_a_directory_is_deleted(cluster: MemoryCluster) -> None:
     gate = Gate()
     disk = MemoryFileSystem()
     fs = FaultyFileSystem(disk, [], Hook(gate.stop))
@@ -275,7 +275,7 @@ def test_the_catalog_goes_on_while_a_directory_is_deleted(cluster: MemoryCluster
         node.wait_settled()
 
 
-def test_what_was_dropped_while_the_node_was_down_is_deleted_when_it_starts(
+def test_a_topic_that_was_dropped_while_the_node_was_down_is_deleted_when_it_starts(
     cluster: MemoryCluster,
 ) -> None:
     fs = MemoryFileSystem()
@@ -347,7 +347,9 @@ def test_a_store_whose_files_are_lost_is_not_created_again(cluster: MemoryCluste
         node.stores.get("photos")
 
 
-def test_a_store_whose_creation_was_interrupted_is_created_anew(cluster: MemoryCluster) -> None:
+def test_a_store_whose_creation_was_interrupted_is_created_by_its_first_use(
+    cluster: MemoryCluster,
+) -> None:
     fs = MemoryFileSystem()
     Other(cluster).execute(CREATE_PHOTOS)
     begin_creation(fs, "data/blobs/photos")
