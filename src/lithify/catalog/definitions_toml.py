@@ -49,7 +49,7 @@ TEXT_CHARACTERS_MAX = 8 * 2**20
 SECTIONS = ("zones", "tenants", "namespaces", "topics", "stores", "tables")
 
 
-def accept(command: CatalogCommand) -> None:
+def accept(command: CatalogCommand, catalog: Catalog) -> None:
     """Check nothing more of a command."""
 
 
@@ -61,8 +61,11 @@ class ApplyDefinitions:
     nodes: tuple[str, ...] = ()
     """The live nodes, which own what is created."""
     created_ms: int = 0
-    check: Callable[[CatalogCommand], None] = field(default=accept)
-    """Raises `InvalidInput` for settings that their package refuses."""
+    check: Callable[[CatalogCommand, Catalog], None] = field(default=accept)
+    """Gets a command and the catalog that it is planned on.
+
+    It raises `InvalidInput` for settings that their package refuses.
+    """
 
     def changes(self, catalog: Catalog, ids: NewIds, /) -> tuple[CatalogChange, ...]:
         """See `commands/batch.py`."""
@@ -110,7 +113,7 @@ class _Plan:
 
     def do(self, command: CatalogCommand) -> None:
         """Execute a command; one without effect is left out."""
-        self._wanted.check(command)
+        self._wanted.check(command, self.catalog)
         found = command.changes(self.catalog, self._ids)
         if found:
             self.commands.append(command)

@@ -32,9 +32,10 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lithify.catalog.changes import PutObject
 from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
-from lithify.catalog.objects import ObjectKind
+from lithify.catalog.objects import ObjectKind, Removal
 from lithify.catalog.placement import place
 from lithify.errors import InvalidInput, LithifyError, WriteFailed
 from lithify.exit_codes import OUTCOME_UNKNOWN
@@ -42,8 +43,8 @@ from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
+from lithify.node.catalog.definition_views import definitions_of, own_definitions
 from lithify.node.definition_changes import EditDefinitions
-from lithify.node.definition_views import definitions_of, own_definitions
 from lithify.ownership import NodeUrls
 from lithify.topics.definitions.definition_store import DefinitionStore
 from lithify.topics.definitions.definitions import (
@@ -129,6 +130,9 @@ class CatalogDefinitions(DefinitionStore):
         self._copied_version = 0
         self._thread: threading.Thread
         self._logs = False
+        self.on_removed: Callable[[RemovedObject], None] = ignore_removal
+        """Called in the cluster thread, for each object of this node that a version has deleted,
+        before the version is ready; it must not wait."""
         self._logs = cluster.call(self._begin).result()
         self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
         self._set_aside_copy(events)
@@ -193,17 +197,26 @@ class CatalogDefinitions(DefinitionStore):
             raise RuntimeError("definitions are changed outside of the cluster thread")
         current = self.current
         new = edit(current)
-        logs = new.logs
         if not _only_logs(current, new):
             nodes = self._cluster.nodes().items()
             alive = {self.node, *(name for name, each in nodes if each.is_alive)}
             command = EditDefinitions(edit, self.node, tuple(sorted(alive)), logs=current.logs)
             with _errors_of_definitions():
                 self._wait(partial(self._execute, command))
-            logs = command.logs
-        if logs != self._logs:
-            self._wait(partial(self._write_logs, logs=logs))
+            if command.logs != current.logs:
+                self._try_to_write_logs(logs=command.logs)
+        # Compared with what the edit has seen: another change may have set the flag meanwhile.
+        elif new.logs != current.logs:
+            self._wait(partial(self._write_logs, logs=new.logs))
         return self.current
+
+    def _try_to_write_logs(self, *, logs: bool) -> None:
+        """After a change that is made: it has not failed if only the flag cannot be written."""
+        try:
+            self._wait(partial(self._write_logs, logs=logs))
+        except LithifyError as error:
+            # As it is it protects more than it must, or the next topic that is opened sets it.
+            log.warning("that topics have logs cannot be recorded", reason=str(error))
 
     def execute(self, commands: Sequence[CatalogCommand]) -> None:
         """Execute a batch of other commands, as `change` does."""
@@ -211,15 +224,8 @@ class CatalogDefinitions(DefinitionStore):
 
     def removals(self) -> list[RemovedObject]:
         """See `DefinitionStore`."""
-        return [
-            RemovedObject(
-                ObjectIdentity(each.id, each.name, each.created_ms),
-                each.partitions,
-                each.of is ObjectKind.STORE,
-            )
-            for each in self.catalog.removals()
-            if self.node in each.nodes
-        ]
+        removals = self.catalog.removals()
+        return [_removed_object(each) for each in removals if self.node in each.nodes]
 
     def confirm_removals(self, ids: Collection[int]) -> None:
         """See `DefinitionStore`."""
@@ -246,6 +252,9 @@ class CatalogDefinitions(DefinitionStore):
             await catalog.wait_ready(executed.version)
 
     async def _write_logs(self, *, logs: bool) -> None:
+        if not logs and self.current.topics:
+            # Another change has made a topic meanwhile.
+            return
         operation = Put(self._key, b"1") if logs else Delete(self._key)
         await self._cluster.metastore.transact(Transaction(then=(operation,)))
         with self._lock:
@@ -260,8 +269,18 @@ class CatalogDefinitions(DefinitionStore):
         return await self._cluster.metastore.get(self._key) is not None
 
     async def _applied(
-        self, _before: Catalog, after: Catalog, _update: CatalogUpdate | None, /
+        self, before: Catalog, after: Catalog, update: CatalogUpdate | None, /
     ) -> None:
+        if update is not None:
+            put = (each.object for each in update.changes if isinstance(each, PutObject))
+            removals = [each for each in put if isinstance(each, Removal)]
+        else:
+            removals = after.removals()
+        for each in removals:
+            if self.node in each.nodes and before.objects.get(each.id) != each:
+                self.on_removed(_removed_object(each))
+                # Others may run between two of them.
+                await asyncio.sleep(0)
         if after.version > self._copied_version:
             await asyncio.to_thread(self._write_copy)
         for watcher in self.watchers:
@@ -312,6 +331,15 @@ class CatalogDefinitions(DefinitionStore):
         if lost:
             reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
+
+
+def ignore_removal(_removed: RemovedObject) -> None:
+    """Nothing is open."""
+
+
+def _removed_object(removal: Removal) -> RemovedObject:
+    identity = ObjectIdentity(removal.id, removal.name, removal.created_ms)
+    return RemovedObject(identity, removal.partitions, removal.of is ObjectKind.STORE)
 
 
 def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -19,9 +19,10 @@
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
 A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
-(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores. As a library
-it has no socket, and no thread but those of the cluster, which is a cluster of one: each call does
-its work on the caller's thread before it returns. `serve` adds a broker for the same topics and
+(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores, and the thread that makes
+these what the catalog says (`catalog/catalog_watch.py`). As a library it has no socket, and no
+other thread but those of the cluster, which is a cluster of one: each call does its work on the
+caller's thread before it returns. `serve` adds a broker for the same topics and
 runs in an event loop until it is stopped.
 """
 
@@ -41,6 +42,7 @@ from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.node.catalog.catalog_watch import CatalogWatch
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.cluster import Cluster
 from lithify.node.import_definitions import import_definitions
@@ -132,6 +134,13 @@ class Node:
             warn_if_shared(self.fs, directory)
             self._reserve.keep()
             self.topics.reserve = self.blobs.reserve = self._reserve
+            for withdrawals in (self.topics.withdrawals, self.blobs.withdrawals):
+                withdrawals.reserve = self._reserve
+            self.watch = CatalogWatch(definitions, self.topics, self.blobs)
+            """Makes what is open what the catalog says."""
+            if not self.cluster.node.reads_only:
+                self.watch.start()
+                opening.callback(self.watch.close)
             self._stack = opening.pop_all()
 
     def _make_cluster(self, directory: str, events: EventSink) -> Cluster:

@@ -241,7 +241,7 @@ def test_a_text_with_an_error_changes_nothing() -> None:
 
 
 def test_the_caller_checks_settings_that_it_knows() -> None:
-    def check(command: CatalogCommand) -> None:
+    def check(command: CatalogCommand, _catalog: Catalog) -> None:
         if isinstance(command, CreateBlobStore) and "speed" in command.settings:
             raise InvalidSetting("speed", 9, "lower")
 

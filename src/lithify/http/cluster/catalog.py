@@ -18,6 +18,7 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -26,11 +27,12 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 
 from lithify.catalog.catalog import Catalog
-from lithify.catalog.commands.batch import plan_batch
+from lithify.catalog.commands.batch import CatalogCommand, plan_batch
 from lithify.catalog.definitions_toml import ApplyDefinitions
 from lithify.catalog.describe import catalog_rows
 from lithify.catalog.diff import diff_catalogs
-from lithify.errors import InvalidInput
+from lithify.catalog.manager.executions import Executed
+from lithify.errors import InvalidInput, LithifyError
 from lithify.http.cluster.access import ClusterAccess, ClusterDep, in_cluster
 from lithify.http.cluster.applied_definitions import check_applied
 from lithify.http.error_statuses import RequestRefused
@@ -146,7 +148,7 @@ async def apply(
         _text(await request.body()),
         tuple(sorted(name for name, each in cluster.nodes().items() if each.is_alive)),
         broker.topics.now_ms(),
-        check_applied,
+        partial(check_applied, stores=request.app.state.stores.settings),
     )
     base = cluster.catalog.versions.latest
     if dry_run:
@@ -157,7 +159,7 @@ async def apply(
             return {"version": base.version, "differences": _difference(base, after)}
 
         return await _answer(build)
-    executed = await in_cluster(cluster, partial(cluster.catalog.execute, [command], is_long=True))
+    executed = await in_cluster(cluster, partial(_execute, cluster, command))
     [changed] = executed.applied
     versions = cluster.catalog.versions
 
@@ -175,6 +177,14 @@ async def apply(
             "differences": differs(),
         }
     )
+
+
+async def _execute(cluster: ClusterAccess, command: CatalogCommand) -> Executed:
+    """Execute a command; afterwards this node no longer serves what it has deleted."""
+    executed = await cluster.catalog.execute([command], is_long=True)
+    with suppress(LithifyError):
+        await cluster.catalog.wait_ready(executed.version)
+    return executed
 
 
 def _text(body: bytes) -> str:

@@ -53,7 +53,11 @@ def own_definitions(definitions: Definitions) -> Definitions:
         dict(definitions.tenants),
         dict(definitions.namespaces),
         {name: each for name, each in definitions.topics.items() if node in each.owners},
-        {name: row for name, row in definitions.stores.items() if places[name].owner == node},
+        {
+            name: row
+            for name, row in definitions.stores.items()
+            if places[name].owner == node and row["created_ms"]
+        },
         definitions.logs,
         node,
     )
