@@ -2,8 +2,8 @@
 
 A thread writes 256 bytes to the metastore of a node, one write after the other. Of the durations of
 its writes the 99th percentile counts: while the node makes a snapshot of all its versions, against
-the same writes before. So a ratio of 1/3 is three times as long. Each round begins with so many new
-versions, which is not measured.
+the same writes before. So a ratio of 1/3 is three times as long. The new versions
+that each round begins with are not measured.
 
 The note has the memory that the process needed at its peak above what it had before: the versions
 themselves, which readers may ask for until then, are in memory before.

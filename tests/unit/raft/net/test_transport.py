@@ -481,7 +481,7 @@ def test_a_node_of_an_earlier_version_gets_a_commit_as_an_append(
     asyncio.run(story())
 
 
-def test_what_one_event_causes_is_sent_together_and_to_nodes_first() -> None:
+def test_the_messages_of_one_event_are_sent_together_and_to_nodes_first() -> None:
     class Sent:
         def __init__(self, node: str) -> None:
             self.node = node
