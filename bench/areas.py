@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bench import (
     blobs,
     blobs_http,
+    catalog_snapshot,
     compaction,
     foundation,
     metastore,
@@ -54,6 +55,7 @@ AREAS = (
     Area("raft-storage", "Raft storage", (raft_storage,)),
     Area("raft", "Raft nodes", (raft,)),
     Area("metastore", "Metastore", (metastore,)),
+    Area("catalog", "Catalog and start of a node", (catalog_snapshot,)),
 )
 ROWS = tuple(row for area in AREAS for row in area.rows)
 

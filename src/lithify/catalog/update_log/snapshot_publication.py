@@ -71,8 +71,8 @@ __all__ = ["SnapshotFold", "SnapshotPublication"]
 TRIES_MAX = 8
 CHUNKS_MAX = OPERATIONS_MAX - 2
 """The switch compares each of them and the pointer, and puts the pointer."""
-DELETE_KEYS_MAX = 64
-"""All members apply such a batch in about 1 ms."""
+DELETE_KEYS_MAX = 32
+"""All members apply such a batch in less than 1 ms."""
 
 
 class SnapshotFold(Protocol):
