@@ -18,6 +18,7 @@ calls them in two threads (`raft/storage/disk_threads.py`), tests in turn.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from functools import partial
@@ -133,6 +134,10 @@ class RaftStorage:
         self.states = LiveStates()
         self.latencies = Latencies()
         """Durations of the rounds of the write-ahead log."""
+        self.refused = ""
+        """Why the disk refuses what waits to be written to the write-ahead log; any thread."""
+        self.written_s = -math.inf
+        """When the write-ahead log was written to last, by the system's clock; any thread."""
         self.wal = Wal(
             fs,
             f"{directory}/{WAL}",
