@@ -48,6 +48,7 @@ from lithify.log.directory_marks import (
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.manifest import read_manifest
 from lithify.log.object_file import check_object, is_of_other, read_object
+from lithify.log.unfinished_deletions import may_stay_unfinished
 from lithify.logger import get_logger
 from lithify.names import check_store_name
 
@@ -209,21 +210,26 @@ class StoreDirectories:
 
     def _finish_removals(self) -> None:
         """Delete the directories of exactly those stores that were deleted, and confirm it."""
-        removals = [each for each in self._definitions.removals() if each.is_store]
-        for removal in removals:
+        done = []
+        for removal in self._definitions.removals():
+            if not removal.is_store:
+                continue
             path = self.path(removal.identity.name)
-            if read_object(self._fs, path) == removal.identity:
-                remove_tree(self._fs, path, OBJECT)
-        self._definitions.confirm_removals([each.identity.id for each in removals])
+            with may_stay_unfinished(log, f"blob store {removal.identity.name}"):
+                if read_object(self._fs, path) == removal.identity:
+                    remove_tree(self._fs, path, OBJECT)
+                done.append(removal.identity.id)
+        self._definitions.confirm_removals(done)
 
     def _finish_interrupted(self) -> None:
         for name in list(self._names()):
             known = self._is_served(name)
             path = self.path(name)
             if self.is_deleted(name):
-                if known:
-                    self._definitions.remove_store(name)
-                remove_deleted(self._fs, path)
+                with may_stay_unfinished(log, f"blob store {name}"):
+                    if known:
+                        self._definitions.remove_store(name)
+                    remove_deleted(self._fs, path)
             elif is_creating(self._fs, path):
                 if known and not is_restoring(self._fs, path):
                     clear_mark(self._fs, path, CREATING)

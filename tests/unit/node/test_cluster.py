@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.catalog.commands.tenants_and_namespaces import CreateTenant
+from lithify.catalog.manager.errors import CatalogFailed
+from lithify.catalog.update_log.format import TAG_BYTES, VERSION_KEY, encode_version, update_key
 from lithify.clock import SystemClock
 from lithify.errors import InvalidInput, LogClosed
 from lithify.fs import LocalFileSystem
+from lithify.metastore.transaction import Put, Transaction
 from lithify.node.cluster import Cluster
 from lithify.node.node_registry import NodeAddresses
 from lithify.node.settings import NodeSettings
+from lithify.raft.client.client import RaftClient
 from lithify.raft.errors import MemberReadsOnly
+from lithify.raft.node.process_requests import ProcessRequests
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
 
@@ -225,3 +230,54 @@ def test_a_directory_of_another_name_is_refused(tmp_path: Path) -> None:
     first.close()
     with pytest.raises(InvalidInput, match="belongs to node n1"):
         cluster_at(tmp_path, node="n2").start()
+
+
+def test_a_catalog_that_cannot_be_followed_stops_the_node(tmp_path: Path, stack: ExitStack) -> None:
+    failures: list[BaseException] = []
+    cluster = cluster_at(tmp_path, failures.append)
+    cluster.start()
+    stack.callback(cluster.close)
+    version = create(cluster, "acme") + 1
+    unreadable = Put(update_key(version), bytes(TAG_BYTES) + b"not an update")
+    puts = (unreadable, Put(VERSION_KEY, encode_version(version)))
+    cluster.ask(partial(cluster.metastore.transact, Transaction(then=puts)))
+    until(lambda: bool(failures))
+    assert isinstance(failures[0], CatalogFailed)
+    assert cluster.failure is failures[0]
+    with pytest.raises(CatalogFailed):
+        create(cluster, "more")
+    assert len(failures) == 1
+
+
+def test_what_needs_a_quorum_waits_for_it_until_the_node_is_open(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
+    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
+    monkeypatch.setattr("lithify.node.cluster.log", log)
+    for each in (ProcessRequests.ask, RaftClient.ask):
+        monkeypatch.setattr(each, "__defaults__", (0.5,))
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    n1 = nodes["n1"]
+    for name in ("n2", "n3"):
+        nodes[name].close()
+    versions: list[int] = []
+
+    def change() -> None:
+        command = CreateTenant("acme", if_not_exists=True)
+        versions.append(n1.ask(partial(n1.execute, [command])).version)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    until(lambda: "n2, n3" in said)
+    three.start(three.new("n2"))
+    thread.join(PROCESS_S_MAX)
+    assert versions == [n1.catalog.versions.latest.version]
+    assert n1.catalog.versions.latest.tenant("acme") is not None
+    n1.opened()
+    said.clear()
+    create(n1, "more")
+    assert said == []

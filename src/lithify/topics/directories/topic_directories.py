@@ -33,6 +33,7 @@ from lithify.log.directory_marks import (
 )
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.object_file import check_object, read_object
+from lithify.log.unfinished_deletions import may_stay_unfinished
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import Definitions, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
@@ -296,8 +297,9 @@ class TopicDirectories:
     def _settle(self) -> None:
         scanned = scan_topics(self._fs, self._root, self._definitions.current)
         for name, deletion in scanned.deleted.items():
-            self._undefine(name, deletion)
-            self.remove(name, deletion)
+            with may_stay_unfinished(log, f"topic {name}"):
+                self._undefine(name, deletion)
+                self.remove(name, deletion)
         self._finish_removals()
         definitions = self._definitions.current
         for name in scanned.unfinished:
@@ -335,14 +337,18 @@ class TopicDirectories:
 
     def _finish_removals(self) -> None:
         """Delete the directories of exactly those objects that were deleted, and confirm it."""
-        removals = [each for each in self._definitions.removals() if not each.is_store]
-        for removal in removals:
+        done = []
+        for removal in self._definitions.removals():
+            if removal.is_store:
+                continue
             name = TopicName.parse(removal.identity.name)
-            for part in {name, *map(name.partition_name, range(removal.partitions))}:
-                if read_object(self._fs, self.path(part)) == removal.identity:
-                    self._inventory.remove([part])
-                    remove_tree(self._fs, self.path(part), OBJECT)
-        self._definitions.confirm_removals([each.identity.id for each in removals])
+            with may_stay_unfinished(log, f"topic {name}"):
+                for part in {name, *map(name.partition_name, range(removal.partitions))}:
+                    if read_object(self._fs, self.path(part)) == removal.identity:
+                        self._inventory.remove([part])
+                        remove_tree(self._fs, self.path(part), OBJECT)
+                done.append(removal.identity.id)
+        self._definitions.confirm_removals(done)
 
     def _update_inventory(self, scanned: FoundDirectories) -> None:
         """Add the logs found to the inventory, or rebuild it if there is none."""
