@@ -72,12 +72,13 @@ class ClusterThread:
 
     def start(self) -> None:
         """Start the thread, and wait until the node is open."""
-        self._thread.start()
         try:
+            self._thread.start()
             self.node = self._opened.result()
         except BaseException:
             self._end()
-            self._thread.join(OPEN_S)
+            if self._thread.is_alive():
+                self._thread.join(OPEN_S)
             raise
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:

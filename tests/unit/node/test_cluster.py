@@ -256,8 +256,8 @@ def test_what_needs_a_quorum_waits_for_it_until_the_node_is_open(
     monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
     log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
     monkeypatch.setattr("lithify.node.cluster.log", log)
-    for each in (ProcessRequests.ask, RaftClient.ask):
-        monkeypatch.setattr(each, "__defaults__", (0.5,))
+    monkeypatch.setattr(ProcessRequests.ask, "__defaults__", (0.5,))
+    monkeypatch.setitem(RaftClient.__init__.__kwdefaults__, "timeout_s", 0.5)
     three = Three(tmp_path, stack)
     nodes = {name: three.new(name) for name in three.ports}
     three.start(*nodes.values())
