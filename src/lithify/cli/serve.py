@@ -68,9 +68,9 @@ def serve(
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
     with without_collections():
         from lithify.fs import LocalFileSystem
+        from lithify.node.log_lines.stderr_log import configure_log_lines, log_event
         from lithify.node.node import Node
         from lithify.node.settings import read_settings
-        from lithify.node.stderr_log import configure_log_lines, log_event
 
     flags = {
         "data": data,

@@ -234,7 +234,7 @@ class CatalogDefinitions(DefinitionStore):
         with suppress(LithifyError):
             await catalog.wait_ready(executed.version)
         if catalog.versions.latest.version < executed.version:
-            # Whoever continues would use the definitions from before the change.
+            # The caller would continue with the definitions from before the change.
             raise DefinitionsUnknown(
                 f"version {executed.version} of the catalog was made, but this node cannot follow "
                 "the catalog: what it contains is not known here"

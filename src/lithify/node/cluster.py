@@ -234,6 +234,7 @@ class Cluster:
         self.catalog = CatalogManager(
             metastore, self._clock, timing=self._timing, failed=self._catalog_failed
         )
+        self._stack.push_async_callback(self.catalog.stop)
         identity = node.identity.recognition.own
         self._registry = NodeRegistry(metastore, self._clock, self.name, identity)
         if not has_port:
@@ -245,7 +246,7 @@ class Cluster:
         await self._stack.enter_async_context(maintained(metastore, self._clock))
         self._saying = asyncio.create_task(self._say_whom())
         if has_port:
-            await self._until_available(self.metastore.status)
+            await self._until_member()
         await self._until_available(self.catalog.start)
         node.listeners.on_applied(self._applied)
         node.listeners.on_leader(self._led)
@@ -253,6 +254,23 @@ class Cluster:
         await self._until_available(self._registry.load)
         for work in (self._registry.register, self._registry.follow):
             self._tasks.append(asyncio.create_task(self._run(work)))
+
+    async def _until_member(self) -> None:
+        """Wait until this node has what the cluster had when it started.
+
+        Other nodes also answer one that is not a member of their group.
+        """
+        status = await self._until_available(self.metastore.status)
+        known = -1
+        while known < status.revision:
+            await self.metastore.wait_present()
+            try:
+                known = self.metastore.state.revision
+            except MetastoreUnavailable:
+                # It was removed.
+                continue
+            if known < status.revision:
+                await asyncio.sleep(RETRY_S)
 
     async def _until_available(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat a request until there is a quorum, and this node is a member."""
@@ -283,7 +301,7 @@ class Cluster:
             what = f"lithify cluster join {self.name} {self.address}"
             return f"a node of the cluster to add this one ({what})"
         if group.leader:
-            return ""
+            return "" if group.applied_index else f"the log of {group.leader}"
         missing = group.config.electorate - {self.name} - set(self.node.transport.connected)
         return ", ".join(sorted(missing)) or "an election"
 
@@ -335,7 +353,6 @@ class Cluster:
         if self._tasks:
             with suppress(LithifyError, TimeoutError):
                 await asyncio.wait_for(self._registry.leave(), LEAVE_S)
-            await self.catalog.stop()
         await self._stack.aclose()
 
 

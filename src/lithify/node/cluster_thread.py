@@ -10,8 +10,8 @@ The thread has an event loop of its own, so neither the groups nor the clients o
 for each other. Other threads use the groups by `call`, which runs a coroutine in that loop.
 
 1. `start` raises what the node raises when it opens its directory or its port. If the user
-   interrupts it, it waits `OPEN_S` at most: then the thread goes on alone, and closes what it has
-   opened.
+   interrupts it, it waits `OPEN_S` at most: then the thread continues alone, and closes what it
+   has opened.
 2. A node that fails later ends the thread: `failed` gets the error, in this thread, once.
 3. `close` accepts no more calls, gives those in progress `CALLS_S`, and stops the node. Calls that
    are still in progress then end with the typed errors of a node that stops.

@@ -92,7 +92,7 @@ def test_a_change_that_the_log_does_not_write_is_unknown_and_made_when_it_does(
             assert cluster.catalog.current.tenant(tenant) is not None
 
 
-def test_changes_at_the_same_time_share_one_look_at_the_disk(
+def test_changes_at_the_same_time_share_one_check_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lithify.node.bounded_changes.WRITTEN_S", 0)

@@ -249,7 +249,7 @@ def test_a_catalog_that_cannot_be_followed_stops_the_node(tmp_path: Path, stack:
     assert len(failures) == 1
 
 
-def test_what_needs_a_quorum_waits_for_it_until_the_node_is_open(
+def test_requests_of_a_start_wait_for_a_quorum(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -257,7 +257,9 @@ def test_what_needs_a_quorum_waits_for_it_until_the_node_is_open(
     log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
     monkeypatch.setattr("lithify.node.cluster.log", log)
     monkeypatch.setattr(ProcessRequests.ask, "__defaults__", (0.5,))
-    monkeypatch.setitem(RaftClient.__init__.__kwdefaults__, "timeout_s", 0.5)
+    defaults = RaftClient.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", 0.5)
     three = Three(tmp_path, stack)
     nodes = {name: three.new(name) for name in three.ports}
     three.start(*nodes.values())

@@ -17,7 +17,7 @@ from lithify.raft.kv import format as kv
 from lithify.raft.kv.machine import KvMachine, kv_machine
 from lithify.raft.node.node import RaftNode
 from lithify.raft.node.settings import RaftNodeSettings
-from tests.patience import PROCESS_S_MAX
+from tests.patience import PROCESS_S_MAX, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,20 +70,14 @@ def test_an_interrupted_start_does_not_wait_for_a_directory_that_is_being_opened
 ) -> None:
     monkeypatch.setattr("lithify.node.cluster_thread.OPEN_S", 0.05)
     settings = RaftNodeSettings("n1", str(tmp_path / "raft"), None, tick_ms=20)
-    is_open, closed = threading.Event(), threading.Event()
+    is_open = threading.Event()
 
     def open_node() -> RaftNode:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         is_open.wait(PROCESS_S_MAX)
         return RaftNode(settings, LocalFileSystem(), kv_machine)
 
-    def run() -> None:
-        main(cluster)
-        closed.set()
-
-    main = ClusterThread._main
     cluster = ClusterThread(open_node, lambda _: None)
-    monkeypatch.setattr(cluster._thread, "_target", run)
     with pytest.raises(KeyboardInterrupt):
         cluster.start()
     assert not is_open.is_set()
@@ -91,7 +85,7 @@ def test_an_interrupted_start_does_not_wait_for_a_directory_that_is_being_opened
     with pytest.raises(LogClosed):
         cluster.call(partial(asyncio.sleep, 0))
     is_open.set()
-    assert closed.wait(PROCESS_S_MAX)
+    wait_until(lambda: "lithify-cluster" not in {each.name for each in threading.enumerate()})
     again = thread_of(tmp_path)
     again.start()
     again.close()
