@@ -283,3 +283,28 @@ def test_requests_of_a_start_wait_for_a_quorum(
     said.clear()
     create(n1, "more")
     assert said == []
+
+
+def test_a_node_that_was_not_added_waits_for_it(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
+    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
+    monkeypatch.setattr("lithify.node.cluster.log", log)
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    version = create(nodes["n1"], "acme")
+    port = three.ports["n4"] = free_port()
+    fourth = three.new("n4")
+    thread = threading.Thread(target=fourth.start)
+    thread.start()
+    until(lambda: any(f"lithify cluster join n4 127.0.0.1:{port}" in each for each in said))
+    assert thread.is_alive()
+    n1 = nodes["n1"]
+    added = partial(n1.node.requests.add_member, "n4", f"127.0.0.1:{port}", voter=False)
+    n1.call(added).result(PROCESS_S_MAX)
+    thread.join(PROCESS_S_MAX)
+    assert not thread.is_alive()
+    assert fourth.catalog.versions.latest.version == version

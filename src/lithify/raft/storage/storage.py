@@ -126,11 +126,6 @@ class RaftStorage:
         fs.mkdir(f"{directory}/{GROUPS}")
         warn_if_shared(fs, directory)
         self._lock = _lock(fs, directory)
-        try:
-            self.manifest = RaftManifest(fs, directory)
-        except BaseException:
-            self._lock.release()
-            raise
         self.states = LiveStates()
         self.latencies = Latencies()
         """Durations of the rounds of the write-ahead log."""
@@ -138,13 +133,18 @@ class RaftStorage:
         """Why the disk refuses what waits to be written to the write-ahead log; any thread."""
         self.written_s = -math.inf
         """When the write-ahead log was written to last, by the system's clock; any thread."""
-        self.wal = Wal(
-            fs,
-            f"{directory}/{WAL}",
-            self.states,
-            file_bytes_max=self._settings.wal_bytes_max,
-            manifest=self.manifest,
-        )
+        try:
+            self.manifest = RaftManifest(fs, directory)
+            self.wal = Wal(
+                fs,
+                f"{directory}/{WAL}",
+                self.states,
+                file_bytes_max=self._settings.wal_bytes_max,
+                manifest=self.manifest,
+            )
+        except BaseException:
+            self._lock.release()
+            raise
         self._writer = RaftSegmentWriter(fs, self._settings.segments)
         self.groups: dict[str, GroupStorage] = {}
         self.installs: dict[str, Install] = {}
