@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 
-FORWARDING = "lithify.node.stderr_log"
+FORWARDING = "lithify.node.log_lines.stderr_log"
 """The module of the handler that sends the standard library's records to structlog."""
 
 # Compiled code is loaded by whichever example comes first, and the machine may be busy: neither how

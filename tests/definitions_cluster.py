@@ -19,9 +19,11 @@ from lithify.clock import ManualClock
 from lithify.testing.memory_metastore import MemoryMetastoreCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from concurrent.futures import Future
 
+    from lithify.catalog.commands.batch import CatalogCommand
+    from lithify.catalog.manager.executions import Executed
     from lithify.node.node_registry import NodeAddresses
     from lithify.testing.memory_metastore import MemoryMetastore
 
@@ -48,8 +50,14 @@ class Member:
     def nodes(self) -> Mapping[str, NodeAddresses]:
         return self.addresses
 
+    async def execute(self, commands: Sequence[CatalogCommand]) -> Executed:
+        return await self.catalog.execute(commands)
+
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(function(), self._loop)
+
+    def ask(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> T:
+        return self.call(function).result()
 
 
 class MemoryCluster:

@@ -52,6 +52,7 @@ from lithify.log.directory_marks import (
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.manifest import read_manifest
 from lithify.log.object_file import WrongObject, check_object, is_of, read_object, write_object
+from lithify.log.unfinished_deletions import may_stay_unfinished
 from lithify.logger import get_logger
 from lithify.names import check_store_name
 
@@ -240,10 +241,13 @@ class StoreDirectories:
 
     def _finish_removals(self) -> None:
         """Delete the directories of exactly those stores that were deleted, and confirm it."""
-        removals = [each for each in self._definitions.removals() if each.is_store]
-        for removal in removals:
-            self.finish_removal(removal.identity)
-        self._definitions.confirm_removals([each.identity.id for each in removals])
+        done = []
+        for removal in self._definitions.removals():
+            if removal.is_store:
+                with may_stay_unfinished(log, f"blob store {removal.identity.name}"):
+                    self.finish_removal(removal.identity)
+                    done.append(removal.identity.id)
+        self._definitions.confirm_removals(done)
 
     def finish_removal(self, identity: ObjectIdentity) -> None:
         """Delete the directory of exactly the store that was deleted."""
@@ -276,10 +280,11 @@ class StoreDirectories:
             path = self.path(name)
             deletion = deletion_in(self._fs, path, name)
             if deletion is not None:
-                # The store may have been created again: then its definition stays.
-                if known and deletion.of == self._definitions.store_identity(name):
-                    self._definitions.remove_store(name)
-                remove_deleted(self._fs, path)
+                with may_stay_unfinished(log, f"blob store {name}"):
+                    # The store may have been created again: then its definition stays.
+                    if known and deletion.of == self._definitions.store_identity(name):
+                        self._definitions.remove_store(name)
+                    remove_deleted(self._fs, path)
             elif is_creating(self._fs, path):
                 if known and self._is_created(name) and not is_restoring(self._fs, path):
                     self.created(name)

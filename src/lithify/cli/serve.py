@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 KEPT_PIECE_BYTES = 4 * 2**20
 """The largest allocation that is reused; four times the size of a piece."""
 KEPT_BYTES = 8 * 2**20
@@ -69,9 +71,9 @@ def serve(
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
     with without_collections():
         from lithify.fs import LocalFileSystem
+        from lithify.node.log_lines.stderr_log import configure_log_lines, log_event
         from lithify.node.node import Node
         from lithify.node.settings import read_settings
-        from lithify.node.stderr_log import configure_log_lines, log_event
 
     flags = {
         "data": data,
@@ -89,12 +91,15 @@ def serve(
     _raise_descriptor_limit()
     _keep_freed_memory()
     # A node that waits for others does not run the event loop that handles signals later.
-    signal.signal(signal.SIGTERM, _end)
+    for number in _SIGNALS:
+        signal.signal(number, _end)
     with Node(settings, events=log_event, what="lithify serve") as opened:
         asyncio.run(_serve(opened))
 
 
 def _end(*_: object) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise SystemExit(0)
 
 
@@ -129,7 +134,7 @@ async def _serve(node: Node) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     create = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
 

@@ -58,11 +58,11 @@ from lithify.topics.definitions.edited_mapping import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.changes import CatalogUpdate
     from lithify.catalog.commands.batch import CatalogCommand
+    from lithify.catalog.manager.executions import Executed
     from lithify.catalog.manager.manager import CatalogManager
     from lithify.catalog.objects import NamespaceDescriptor, TenantDescriptor
     from lithify.events import EventSink
@@ -101,8 +101,11 @@ class DefinitionsCluster(Protocol):
     def nodes(self) -> Mapping[str, NodeAddresses]:
         """The nodes of the cluster, as known here now."""
 
-    def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
-        """Run a coroutine function in the cluster thread."""
+    async def execute(self, commands: Sequence[CatalogCommand]) -> Executed:
+        """Execute commands in bounded time; in the cluster thread."""
+
+    def ask(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> T:
+        """Run a coroutine function in the cluster thread, and wait for its result."""
 
 
 class CatalogDefinitions(DefinitionStore):
@@ -133,7 +136,7 @@ class CatalogDefinitions(DefinitionStore):
         self.on_removed: Callable[[RemovedObject], None] = ignore_removal
         """Called in the cluster thread, for each object of this node that a version has deleted,
         before the version is ready; it must not wait."""
-        self._logs = cluster.call(self._begin).result()
+        self._logs = cluster.ask(self._begin)
         self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
         self._set_aside_copy(events)
         self._write_copy()
@@ -238,7 +241,7 @@ class CatalogDefinitions(DefinitionStore):
 
     def _wait(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            return self._cluster.call(function).result()
+            return self._cluster.ask(function)
         except CancelledError as error:
             raise DefinitionsUnknown(
                 "the node has stopped while definitions were changed: the outcome is unknown"
@@ -246,10 +249,16 @@ class CatalogDefinitions(DefinitionStore):
 
     async def _execute(self, *commands: CatalogCommand) -> None:
         catalog = self._cluster.catalog
-        executed = await catalog.execute(commands)
+        executed = await self._cluster.execute(commands)
         # The change is made, also if this node stops before it has written the copy.
         with suppress(LithifyError):
             await catalog.wait_ready(executed.version)
+        if catalog.versions.latest.version < executed.version:
+            # The caller would continue with the definitions from before the change.
+            raise DefinitionsUnknown(
+                f"version {executed.version} of the catalog was made, but this node cannot follow "
+                "the catalog: what it contains is not known here"
+            )
 
     async def _write_logs(self, *, logs: bool) -> None:
         if not logs and self.current.topics:

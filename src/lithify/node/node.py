@@ -99,49 +99,59 @@ class Node:
         self.failed: Callable[[], None] = ignore_failure
         """Called in the cluster thread when `cluster.failure` is set."""
         owner = f"{what}, pid {os.getpid()}"
+        self.cluster: Cluster
+        self.topics: Topics
+        self.blobs: BlobStores
+        self.watch: CatalogWatch
+        """Makes what is open what the catalog says."""
         self._stack = ExitStack()
         with ExitStack() as opening:
             lock = hold_directory(self.fs, f"{directory}/{LOCK}", owner)
             opening.callback(lock.release)
             self._reserve = Reserve(self.fs, directory)
-            self.cluster = self._make_cluster(directory, events)
+            # The log of the cluster needs a few bytes, and deletions that are finished free some.
             with self._reserve.if_full():
-                self.cluster.start()
-            opening.callback(self.cluster.close)
-            definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
-            import_definitions(self.fs, directory, definitions)
-            self.topics = Topics(
-                self.fs,
-                directory,
-                settings=settings.topics,
-                clock=self.clock,
-                events=events,
-                owner=owner,
-                queue=self.queue,
-                definitions=definitions,
-            )
-            opening.callback(self.topics.close)
-            self.blobs = BlobStores(
-                self.fs,
-                directory,
-                definitions,
-                settings=settings.blobs,
-                clock=self.clock,
-                events=events,
-                queue=self.queue,
-            )
-            opening.callback(self.blobs.close)
-            warn_if_shared(self.fs, directory)
+                self._open(opening, directory, events, owner)
             self._reserve.keep()
             self.topics.reserve = self.blobs.reserve = self._reserve
             for withdrawals in (self.topics.withdrawals, self.blobs.withdrawals):
                 withdrawals.reserve = self._reserve
-            self.watch = CatalogWatch(definitions, self.topics, self.blobs)
-            """Makes what is open what the catalog says."""
             if not self.cluster.node.reads_only:
                 self.watch.start()
                 opening.callback(self.watch.close)
+            self.cluster.opened()
             self._stack = opening.pop_all()
+
+    def _open(self, opening: ExitStack, directory: str, events: EventSink, owner: str) -> None:
+        """Open all parts; `opening` closes those that are open."""
+        self.cluster = self._make_cluster(directory, events)
+        self.cluster.start()
+        opening.callback(self.cluster.close)
+        definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
+        import_definitions(self.fs, directory, definitions)
+        self.topics = Topics(
+            self.fs,
+            directory,
+            settings=self.settings.topics,
+            clock=self.clock,
+            events=events,
+            owner=owner,
+            queue=self.queue,
+            definitions=definitions,
+        )
+        opening.callback(self.topics.close)
+        self.blobs = BlobStores(
+            self.fs,
+            directory,
+            definitions,
+            settings=self.settings.blobs,
+            clock=self.clock,
+            events=events,
+            queue=self.queue,
+        )
+        opening.callback(self.blobs.close)
+        self.watch = CatalogWatch(definitions, self.topics, self.blobs)
+        warn_if_shared(self.fs, directory)
 
     def _make_cluster(self, directory: str, events: EventSink) -> Cluster:
         return Cluster(

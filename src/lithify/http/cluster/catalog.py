@@ -181,7 +181,7 @@ async def apply(
 
 async def _execute(cluster: ClusterAccess, command: CatalogCommand) -> Executed:
     """Execute a command; afterwards this node no longer serves what it has deleted."""
-    executed = await cluster.catalog.execute([command], is_long=True)
+    executed = await cluster.execute([command], is_long=True)
     with suppress(LithifyError):
         await cluster.catalog.wait_ready(executed.version)
     return executed

@@ -170,8 +170,7 @@ class RaftNode:
         if not founds:
             identity.recognition.record_acceptance((), (), 0)
         self._end_probation()
-        identity.start()
-        identity.save()
+        identity.start(is_seen=settings.listen is not None)
         for key in identity.groups:
             self._begin_or_repair(key)
         if settings.listen is None:

@@ -38,6 +38,7 @@ from lithify.log.directory_marks import (
 )
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.object_file import check_object, read_object, write_object
+from lithify.log.unfinished_deletions import may_stay_unfinished
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import (
     NotDefined,
@@ -361,7 +362,7 @@ class TopicDirectories:
     def _settle(self) -> None:
         scanned = scan_topics(self._fs, self._root, self._definitions.current)
         for name, deletion in scanned.deleted.items():
-            with suppress(NotDefined, TopicChanged):
+            with may_stay_unfinished(log, f"topic {name}"), suppress(NotDefined, TopicChanged):
                 self._undefine(name, deletion)
                 self.remove(name, deletion)
         changed = self._finish_removals() or bool(scanned.deleted)
@@ -403,9 +404,12 @@ class TopicDirectories:
     def _finish_removals(self) -> bool:
         """Delete the directories of what was deleted, and confirm it; was there anything?"""
         removals = self.removals()
+        done = []
         for removal in removals:
-            self.finish_removal(removal)
-        self._definitions.confirm_removals([each.identity.id for each in removals])
+            with may_stay_unfinished(log, f"topic {removal.name}"):
+                self.finish_removal(removal)
+                done.append(removal.identity.id)
+        self._definitions.confirm_removals(done)
         return bool(removals)
 
     def removals(self) -> list[RemovedObject]:

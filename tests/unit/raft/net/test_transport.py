@@ -179,8 +179,7 @@ def started(node: Node, times: int = 1) -> Node:
     """The next process on the same directory, after this many starts."""
     made = Node(node.identity.node, fs=node.fs)
     for _ in range(times):
-        made.identity.start()
-        made.identity.save()
+        made.identity.start(is_seen=True)
     return with_members(made)
 
 
