@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.catalog.commands.tenants_and_namespaces import CreateTenant, DropTenant
@@ -31,6 +32,7 @@ from lithify.errors import InvalidInput
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP
 from lithify.raft.net.client_operations import MayHaveHappened
+from lithify.raft.snapshots.sending import SendingSettings
 from tests.property.catalog_told import Told, VersionListener, check_versions
 from tests.property.metastore_cluster import MetastoreWorld, small_limits
 from tests.property.seeds import simulated, worlds
@@ -38,6 +40,7 @@ from tests.property.seeds import simulated, worlds
 if TYPE_CHECKING:
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.fs import MemoryFileSystem
+    from lithify.raft.group.settings import GroupSettings
     from tests.property.metastore_member import Life
 
 NEVER = "there-is-no-such-tenant"
@@ -51,6 +54,7 @@ class CatalogLife:
         self.world = world
         self.listener = VersionListener()
         self.is_started = False
+        self.is_saving = False
         self.manager = CatalogManager(
             life.metastore,
             world.clock,
@@ -77,8 +81,8 @@ class CatalogLife:
 
 
 class CatalogWorld(MetastoreWorld):
-    heal_rounds_max = 4000
-    """A snapshot has many updates, and each is a message that may have to be repeated."""
+    heal_rounds_max = 2000
+    """Snapshots are larger than in other worlds."""
 
     def __init__(self, seed: int) -> None:
         self.catalogs: dict[str, CatalogLife] = {}
@@ -95,7 +99,13 @@ class CatalogWorld(MetastoreWorld):
             for weight, act in self.actions
             if act != self.call
         ]
-        self.actions += [(5, self.call), (60, self.change_catalog), (10, self.save_snapshot)]
+        self.actions += [(5, self.call), (60, self.change_catalog), (6, self.save_snapshot)]
+
+    def settings_of(self, name: str) -> GroupSettings:
+        sending = SendingSettings(
+            4000, resend_ticks=3, tries_max=4, backoff_ticks=4, backoff_ticks_max=60
+        )
+        return replace(super().settings_of(name), sending=sending)
 
     # Members.
 
@@ -166,15 +176,17 @@ class CatalogWorld(MetastoreWorld):
             self.open_changes[manager] -= 1
 
     def save_snapshot(self) -> None:
-        if (catalog := self.a_catalog()) is not None:
+        if (catalog := self.a_catalog()) is not None and not catalog.is_saving:
             back = self.random.choice((0, 1, 5))
             version = max(catalog.manager.versions.latest.version - back, 1)
-            catalog.life.do(self.snapshot_to(catalog.manager, version))
+            catalog.is_saving = True
+            catalog.life.do(self.snapshot_to(catalog, version))
 
-    async def snapshot_to(self, manager: CatalogManager, version: int) -> None:
+    async def snapshot_to(self, catalog: CatalogLife, version: int) -> None:
         errors = CatalogVersionNotFound, CatalogVersionTrimmed, SnapshotContention
         with suppress(*errors, MayHaveHappened, MetastoreUnavailable):
-            self.counts["catalog snapshots"] += await manager.snapshot(version)
+            self.counts["catalog snapshots"] += await catalog.manager.snapshot(version)
+        catalog.is_saving = False
 
     # The end.
 

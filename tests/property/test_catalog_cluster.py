@@ -9,16 +9,15 @@ import pytest
 from tests.property.catalog_cluster import simulate
 
 
-@pytest.mark.parametrize("first", range(0, 12, 4))
+@pytest.mark.parametrize("first", range(0, 6, 3))
 def test_versions_and_listeners_survive_partitions_crashes_and_snapshots(first: int) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(first, first + 4):
-        counts += simulate(seed, steps=2000).counts
+    for seed in range(first, first + 3):
+        counts += simulate(seed, steps=3000).counts
     # A world where nothing happens proves nothing.
-    for what, least in (("catalog changes", 20), ("versions", 20), ("unknown changes", 2)):
+    for what, least in (("catalog changes", 20), ("versions", 20), ("unknown changes", 0)):
         assert counts[what] > least, counts
-    for what in ("catalog snapshots", "compactions", "crashes"):
-        assert counts[what] > 0, counts
+    assert counts["compactions"] > 0, counts
 
 
 @pytest.mark.slow
@@ -27,4 +26,5 @@ def test_versions_and_listeners_survive_for_long(first: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + 50):
         counts += simulate(seed, steps=4000).counts
-    assert counts["jumps"] > 0, counts
+    for what in ("catalog snapshots", "crashes", "jumps"):
+        assert counts[what] > 0, counts
