@@ -39,7 +39,7 @@ def test_an_allowance_counts_what_passes_and_what_was_waited_for() -> None:
     assert allowance.waited_s == pytest.approx(0.6 - START_S + 1.0, abs=1e-6)
 
 
-def test_what_takes_less_than_a_millisecond_passes_at_once() -> None:
+def test_the_bytes_of_a_millisecond_pass_at_once() -> None:
     allowance = Allowance(Budget(read_bytes_per_s=1_000_000), ManualClock())
 
     allowance.read(1_000)
