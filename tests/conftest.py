@@ -50,6 +50,11 @@ class OneProcessForSpark(LoadScopeScheduling):
         return "spark" if nodeid.startswith("tests/spark/") else nodeid
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Three processes for two cores: a third of the time tests wait for disks and for clocks."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForSpark:
     return OneProcessForSpark(config, log)
 
