@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,8 @@ from lithify.catalog.commands.topics import CreateTopic
 from lithify.catalog.objects import ObjectKind
 from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
-from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs import MemoryFileSystem, read_file, sync_replaced, write_atomic
+from lithify.node import catalog_definitions
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.testing.memory_metastore import Happens
@@ -286,6 +288,24 @@ def test_the_copy_has_what_is_acknowledged_and_belongs_to_the_node(cluster: Memo
     copied = read_definitions(fs, f"data/{COPY}")
     assert copied is not None
     assert not copied.topics
+
+
+def test_the_copy_becomes_durable(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+
+    def sync(fs: MemoryFileSystem, path: str) -> None:
+        sync_replaced(fs, path)
+        synced.set()
+
+    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    for name in ("a", "b"):
+        one.change(lambda d, name=name: d.with_topic(topic(name), TopicDefinition()))
+        assert synced.wait(30)
+        synced.clear()
+        copied = read_definitions(fs.crash_clone(random.Random(1)), f"data/{COPY}")
+        assert copied == read_definitions(fs, f"data/{COPY}")
 
 
 def test_a_copy_that_cannot_be_written_does_not_fail_the_change(cluster: MemoryCluster) -> None:
