@@ -301,7 +301,7 @@ def test_the_copy_becomes_durable(cluster: MemoryCluster, monkeypatch: pytest.Mo
     fs = MemoryFileSystem()
     one = opened(cluster.member("n1"), fs)
     for name in ("a", "b"):
-        one.change(lambda d, name=name: d.with_topic(topic(name), TopicDefinition()))
+        one.change(partial(Definitions.with_topic, name=topic(name), topic=TopicDefinition()))
         assert synced.wait(30)
         synced.clear()
         copied = read_definitions(fs.crash_clone(random.Random(1)), f"data/{COPY}")
