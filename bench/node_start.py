@@ -44,7 +44,7 @@ class Sizes:
     topics: int
 
 
-FULL = Sizes(rounds=9, topics=10_000)
+FULL = Sizes(rounds=5, topics=10_000)
 QUICK = Sizes(rounds=1, topics=3)
 
 
