@@ -269,6 +269,23 @@ def test_that_topics_have_had_logs_is_kept_per_node(cluster: MemoryCluster) -> N
     assert not opened(cluster.member("n1")).current.logs
 
 
+def test_the_entries_of_topics_are_what_is_found_by_name(cluster: MemoryCluster) -> None:
+    definitions = opened(cluster.member())
+    definitions.change(lambda d: d.with_tenant("acme", {}))
+    definitions.change(lambda d: d.with_namespace(SHOP, NamespaceDefinition()))
+    for name, partitions in (("a", 0), ("b", 3), ("acme/shop/a", 2)):
+        created = TopicDefinition(partitions, 7, {"retention_ms": 5})
+        definitions.change(partial(Definitions.with_topic, name=topic(name), topic=created))
+    topics = definitions.current.topics
+    by_name = {name: topics[name] for name in topics}
+    assert list(by_name) == list(topics.keys())
+    assert dict(topics.items()) == by_name
+    for name, found in topics.items():
+        assert (found.id, found.owners) == (by_name[name].id, by_name[name].owners)
+    assert len(topics.items()) == 3
+    assert (str(topic("b")), by_name[str(topic("b"))]) in topics.items()
+
+
 # --- the copy ---------------------------------------------------------------------------------
 
 
