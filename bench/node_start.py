@@ -3,10 +3,10 @@
 `node-start`: `lithify serve` on an empty data directory until it prints its addresses; `again`: on
 one that has a topic, with the memory of the idle node; `topics`: on one with many topics.
 
-`list` and `compact`: `lithify topics list --data` and `lithify topics compact --data`.
+`directory-commands`: `lithify topics list --data` and `lithify topics compact --data`.
 
 All include the start of Python. The other side runs the sources of `earlier.py` on a directory of
-its own. Without them in the history there is no row.
+its own. Without them in the history there are no rows.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ class Sizes:
     topics: int
 
 
-FULL = Sizes(rounds=5, topics=10_000)
+FULL = Sizes(rounds=3, topics=10_000)
 QUICK = Sizes(rounds=1, topics=3)
 
 
 def start(directory: str, sizes: Sizes) -> Iterator[Case]:
     if not is_in_history():
-        print(f"node-start: the history has no commit {COMMIT}", file=sys.stderr)
         return
-    earlier = _Earlier(directory, extract(directory))
+    earlier = _Earlier(directory)
     numbers = itertools.count()
 
     def new(used: str | None) -> float:
@@ -61,43 +60,51 @@ def start(directory: str, sizes: Sizes) -> Iterator[Case]:
         shutil.rmtree(data)
         return seconds
 
-    def case(
-        name: str,
-        what: str,
-        seconds: Callable[[str | None], float],
-        at_least: float = START_MIN,
-        note: Callable[[], str] = str,
-    ) -> Case:
-        ours, raw = (lambda: seconds(None)), (lambda: seconds(earlier.sources))
-        return Case(name, what, AGAINST, round(at_least, 2), 1, "starts", ours, raw, note)
-
-    yield case("node-start", "`lithify serve` in an empty directory until ready", new)
-    yield case(
+    yield earlier.case("node-start", "`lithify serve` in an empty directory until ready", new)
+    yield earlier.case(
         "node-start (again)",
         "`lithify serve` in a directory with a topic until ready",
         lambda used: _start(earlier.with_topics(1, used), used),
         note=earlier.memory,
     )
-    yield case(
+    yield earlier.case(
         "node-start (topics)",
         f"`lithify serve` with {sizes.topics:,} topics until ready",
         lambda used: _start(earlier.with_topics(sizes.topics, used), used),
         TOPICS_MIN,
     )
-    for name, *words in (("list",), ("compact", "t0")):
-        yield case(
-            f"node-start ({name})",
-            f"`lithify topics {name} --data`, with one topic",
-            partial(_command, earlier, (name, *words)),
+
+
+def commands(directory: str, _: Sizes) -> Iterator[Case]:
+    if not is_in_history():
+        return
+    earlier = _Earlier(directory)
+    for name, words in (("commands", ("list",)), ("commands (compact)", ("compact", "t0"))):
+        yield earlier.case(
+            f"directory-{name}",
+            f"`lithify topics {words[0]} --data`, with one topic",
+            partial(_command, earlier, words),
         )
 
 
 class _Earlier:
     """Directories of the earlier version, and copies that ours continues."""
 
-    def __init__(self, directory: str, sources: str) -> None:
+    def __init__(self, directory: str) -> None:
         self._directory = directory
-        self.sources = sources
+        self.sources = extract(directory)
+
+    def case(
+        self,
+        name: str,
+        what: str,
+        seconds: Callable[[str | None], float],
+        at_least: float = START_MIN,
+        note: Callable[[], str] = str,
+    ) -> Case:
+        """`seconds` gets the sources of the other version, or None for ours."""
+        ours, raw = (lambda: seconds(None)), (lambda: seconds(self.sources))
+        return Case(name, what, AGAINST, round(at_least, 2), 1, "starts", ours, raw, note)
 
     def with_topics(self, count: int, used: str | None) -> str:
         """A directory with so many topics, for the version that is used."""
@@ -148,5 +155,8 @@ def _command(earlier: _Earlier, words: tuple[str, ...], sources: str | None) -> 
     return time.perf_counter() - began_s
 
 
-CASES: dict[str, Callable[[str, Sizes], Iterator[Case]]] = {"node-start": start}
-"""One row, because both versions are compiled once for it."""
+CASES: dict[str, Callable[[str, Sizes], Iterator[Case]]] = {
+    "node-start": start,
+    "directory-commands": commands,
+}
+"""Row by row, in the order of the table."""

@@ -24,8 +24,8 @@ from bench.results import load_results, save
 
 ROOT = Path(__file__).parent.parent
 
-# They start Spark sessions of their own; the second also compiles the kernels of two versions.
-SLOW = ["compact-small", "node-start"]
+# Spark sessions of their own; the last two also compile kernels of an earlier version.
+SLOW = ["compact-small", "node-start", "directory-commands"]
 ABSENT = [
     row
     for row, found in (
@@ -34,6 +34,7 @@ ABSENT = [
         ("metastore-writes", find_etcd()),
         ("metastore-watch", find_etcd()),
         ("node-start", is_in_history()),
+        ("directory-commands", is_in_history()),
         ("compact-duckdb", find_spec("duckdb")),
     )
     if not found
