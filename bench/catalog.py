@@ -77,11 +77,11 @@ class _Load:
         self._number = 0
 
     def change(self, count: int, threads: int) -> float:
-        """The seconds of so many changes of definitions."""
+        """The seconds of `count` changes of definitions."""
         return self._many(count, threads, self._change)
 
     def write(self, count: int, threads: int) -> float:
-        """The seconds of so many writes to the metastore."""
+        """The seconds of `count` writes to the metastore."""
         return self._many(count, threads, self._write)
 
     def _many(self, count: int, threads: int, do: Callable[[int], None]) -> float:

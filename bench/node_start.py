@@ -107,7 +107,7 @@ class _Earlier:
         return Case(name, what, AGAINST, round(at_least, 2), 1, "starts", ours, raw, note)
 
     def with_topics(self, count: int, used: str | None) -> str:
-        """A directory with so many topics, for the version that is used."""
+        """A directory with `count` topics, for the version that is used."""
         earlier, ours = f"{self._directory}/earlier-{count}", f"{self._directory}/ours-{count}"
         if not os.path.exists(earlier):
             command = [sys.executable, "-m", "bench.make_topics", earlier, str(count), "1"]
