@@ -11,10 +11,11 @@ called there. It returns when the version is in force on every node, and in the 
     DIRECTORY/definitions.copy
 
 **The copy** is for other processes: a backup, or a Spark job that reads a data directory. It has
-all tenants and namespaces, and the topics and stores that have data on this node. It is written
-after every version, before the change is acknowledged. The node never reads definitions from it. If
-it finds a copy that names what the catalog lacks, because the directory of the catalog was lost or
-is older, it sets that copy aside before it writes its own.
+all tenants and namespaces, and the topics and stores that have data on this node. Other processes
+see a version in it before the change is acknowledged; the copy is durable `SYNC_S` later, because
+the catalog is what must not be lost, and the next start writes the copy again. The node never reads
+definitions from it. If it finds a copy that names what the catalog lacks, because the directory of
+the catalog was lost or is older, it sets that copy aside before it writes its own.
 
 **`logs`**, that topics of this node have had logs, is a key of the node in the metastore, beside
 the catalog. So it is lost only together with all definitions. It protects topics if their
@@ -37,8 +38,10 @@ from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
 from lithify.catalog.objects import ObjectKind, Removal
 from lithify.catalog.placement import place
-from lithify.errors import InvalidInput, LithifyError, WriteFailed
+from lithify.errors import InvalidInput, LithifyError
 from lithify.exit_codes import OUTCOME_UNKNOWN
+from lithify.fs import replace_file, sync_replaced
+from lithify.fs.checked_lines import encode_line
 from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
@@ -53,7 +56,7 @@ from lithify.topics.definitions.definitions import (
     NotEmpty,
     RemovedObject,
 )
-from lithify.topics.definitions.definitions_file import COPY, read_definitions, write_definitions
+from lithify.topics.definitions.definitions_file import COPY, read_definitions
 from lithify.topics.definitions.edited_mapping import differences
 
 if TYPE_CHECKING:
@@ -76,6 +79,8 @@ __all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
 T = TypeVar("T")
 
 CONFIRMED_TOGETHER = 1000
+SYNC_S = 1.0
+"""After which a new copy is made durable, with those that were written meanwhile."""
 INITIAL_VERSION = 1
 """The version that a new cluster begins with."""
 
@@ -131,6 +136,7 @@ class CatalogDefinitions(DefinitionStore):
         self._copied = ""
         """The content of the copy."""
         self._copied_version = 0
+        self._will_sync = False
         self._thread: threading.Thread
         self._logs = False
         self.on_removed: Callable[[RemovedObject], None] = ignore_removal
@@ -292,8 +298,15 @@ class CatalogDefinitions(DefinitionStore):
                 await asyncio.sleep(0)
         if after.version > self._copied_version:
             await asyncio.to_thread(self._write_copy)
+            if not self._will_sync:
+                self._will_sync = True
+                asyncio.get_running_loop().call_later(SYNC_S, self._begin_sync)
         for watcher in self.watchers:
             watcher()
+
+    def _begin_sync(self) -> None:
+        self._will_sync = False
+        asyncio.get_running_loop().run_in_executor(None, self._sync_copy)
 
     # --- the copy ---------------------------------------------------------------------------
 
@@ -305,23 +318,26 @@ class CatalogDefinitions(DefinitionStore):
             if text != self._copied:
                 try:
                     if text:
-                        write_definitions(self._fs, self._copy, own)
+                        replace_file(self._fs, self._copy, encode_line(text))
                     else:
                         self._remove_copy()
-                except WriteFailed as error:
+                except OSError as error:
                     # The definitions are safe. The next change, or start, writes the copy.
                     self._copied = ""
                     log.warning("the copy of the definitions cannot be written", reason=str(error))
                     return
             self._copied, self._copied_version = text, version
 
+    def _sync_copy(self) -> None:
+        try:
+            sync_replaced(self._fs, self._copy)
+        except OSError as error:
+            log.warning("the copy of the definitions is not durable", reason=str(error))
+
     def _remove_copy(self) -> None:
         """As a data directory in which nothing was defined."""
-        try:
-            with suppress(FileNotFoundError):
-                self._fs.remove(self._copy)
-        except OSError as error:
-            raise WriteFailed(self._copy, error) from error
+        with suppress(FileNotFoundError):
+            self._fs.remove(self._copy)
 
     def _set_aside_copy(self, events: EventSink) -> None:
         """Keep a copy that names what the catalog does not know."""

@@ -159,8 +159,10 @@ async def serve(
             known = replace(known, http=f"{scheme}://{authority(host, http_port)}")
         await stack.enter_async_context(_maintained(node, broker, descriptors))
         # All objects so far are permanent: without this, a full collection, which stops the loop,
-        # takes a hundred milliseconds instead of a few.
-        gc.collect()
+        # takes a hundred milliseconds instead of a few. A process whose collector is off has just
+        # started, and has no garbage that is worth such a collection.
+        if gc.isenabled():
+            gc.collect()
         gc.freeze()
         await asyncio.to_thread(node.cluster.announce, known)
         ready(Addresses(url, http, node.cluster.address or None))

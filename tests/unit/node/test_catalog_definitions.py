@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +19,8 @@ from lithify.catalog.objects import ObjectKind
 from lithify.clock import ManualClock
 from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
-from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs import MemoryFileSystem, read_file, sync_replaced, write_atomic
+from lithify.node import catalog_definitions
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.node_registry import NodeAddresses
 from lithify.ownership import NotOwner
@@ -298,6 +300,23 @@ def test_that_topics_have_had_logs_is_kept_per_node(cluster: MemoryCluster) -> N
     assert not opened(cluster.member("n1")).current.logs
 
 
+def test_the_entries_of_topics_are_what_is_found_by_name(cluster: MemoryCluster) -> None:
+    definitions = opened(cluster.member())
+    definitions.change(lambda d: d.with_tenant("acme", {}))
+    definitions.change(lambda d: d.with_namespace(SHOP, NamespaceDefinition()))
+    for name, partitions in (("a", 0), ("b", 3), ("acme/shop/a", 2)):
+        created = TopicDefinition(partitions, 7, {"retention_ms": 5})
+        definitions.change(partial(Definitions.with_topic, name=topic(name), topic=created))
+    topics = definitions.current.topics
+    by_name = {name: topics[name] for name in topics}
+    assert list(by_name) == list(topics.keys())
+    assert dict(topics.items()) == by_name
+    for name, found in topics.items():
+        assert (found.id, found.owners) == (by_name[name].id, by_name[name].owners)
+    assert len(topics.items()) == 3
+    assert (str(topic("b")), by_name[str(topic("b"))]) in topics.items()
+
+
 # --- the copy ---------------------------------------------------------------------------------
 
 
@@ -317,6 +336,24 @@ def test_the_copy_has_what_is_acknowledged_and_belongs_to_the_node(cluster: Memo
     copied = read_definitions(fs, f"data/{COPY}")
     assert copied is not None
     assert not copied.topics
+
+
+def test_the_copy_becomes_durable(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+
+    def sync(fs: MemoryFileSystem, path: str) -> None:
+        sync_replaced(fs, path)
+        synced.set()
+
+    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    for name in ("a", "b"):
+        one.change(partial(Definitions.with_topic, name=topic(name), topic=TopicDefinition()))
+        assert synced.wait(30)
+        synced.clear()
+        copied = read_definitions(fs.crash_clone(random.Random(1)), f"data/{COPY}")
+        assert copied == read_definitions(fs, f"data/{COPY}")
 
 
 def test_a_copy_that_cannot_be_written_does_not_fail_the_change(cluster: MemoryCluster) -> None:
