@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.cache_directories import is_trusted
-from tests.patience import PROCESS_S_MAX, at_most
+from tests.patience import PROCESS_S_MAX, at_most, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,9 @@ class Service:
     def run(self, *arguments: object, given: str = "") -> tuple[str, str]:
         """(stdout, stderr) of a command that succeeds."""
         process = self.start(*arguments)
-        out, problems = process.communicate(given, timeout=PROCESS_S_MAX)
+        # Several processes compile all kernels.
+        with at_most(3 * PROCESS_S_MAX, process.kill):
+            out, problems = process.communicate(given)
         assert process.returncode == 0, problems
         assert "Traceback" not in problems
         return out, problems
