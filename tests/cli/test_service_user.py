@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.cache_directories import is_trusted
-from tests.patience import PROCESS_S_MAX, at_most, at_most
+from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ def test_a_node_and_the_workers_of_spark_keep_what_they_compile(service: Service
     out, _ = service.run("-c", SPARK_CHILD, service.data)
     assert out == "SUCCESS\n"
     compiled = service.compiled()
-    assert any(name.startswith("survivor_kernels") for name in compiled), compiled
+    assert any(name.startswith("newest_and_tombstone_kernels") for name in compiled), compiled
     ports = ("--pulsar-port", "0", "--http-port", "0")
     for _ in range(2):
         process = service.start("-m", "lithify", "serve", *at, *ports)

@@ -173,11 +173,10 @@ def test_a_node_killed_repeatedly_loses_and_revives_nothing(tmp_path: Path) -> N
 
         def blobs(node: Node) -> set[str]:
             found: set[str] = set()
-            after = -1
-            while after is not None:
-                page = node.json("GET", f"/list?after={after}")
+            page: dict[str, Any] = {"next": -1}
+            while page["next"] is not None:
+                page = node.json("GET", f"/list?after={page['next']}")
                 found |= {each["id"] for each in page["blobs"]}
-                after = page["next"]
             return found
 
         eventually("both have the same", lambda: blobs(a) == blobs(b) and sure <= blobs(a))
