@@ -43,6 +43,8 @@ class Member:
         self.name = name
         self.catalog = catalog
         self.metastore = metastore
+        self.identity = "1"
+        """Of its directory; a test that replaces that sets another one."""
         self.addresses: dict[str, NodeAddresses] = {}
         """Of the nodes that are known; a test sets them."""
         self._loop = loop

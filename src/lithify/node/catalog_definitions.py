@@ -19,7 +19,10 @@ the catalog was lost or is older, it sets that copy aside before it writes its o
 
 **`logs`**, that topics of this node have had logs, is a key of the node in the metastore, beside
 the catalog. So it is lost only together with all definitions. It protects topics if their
-directories and the inventory are missing: they may be on another disk that is not mounted.
+directories and the inventory are missing: they may be on another disk that is not mounted. Its
+value is the identity of the Raft node's directory, which is another one after that was lost or
+replaced by an older copy. Then the topics that this directory does not know are listed as missing
+(`lost_topics.py`), before the key and the copy are written.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
 from lithify.node.catalog.definition_views import definitions_of, own_definitions
 from lithify.node.definition_changes import EditDefinitions
+from lithify.node.lost_topics import list_lost_topics
 from lithify.ownership import NodeUrls
+from lithify.raft.errors import MemberReadsOnly
 from lithify.topics.definitions.definition_store import DefinitionStore
 from lithify.topics.definitions.definitions import (
     AlreadyDefined,
@@ -103,6 +108,10 @@ class DefinitionsCluster(Protocol):
     def metastore(self) -> Metastore:
         """Used in the cluster thread."""
 
+    @property
+    def identity(self) -> str:
+        """That of the directory of this node; used in the cluster thread."""
+
     def nodes(self) -> Mapping[str, NodeAddresses]:
         """The nodes of the cluster, as known here now."""
 
@@ -142,9 +151,13 @@ class CatalogDefinitions(DefinitionStore):
         self.on_removed: Callable[[RemovedObject], None] = ignore_removal
         """Called in the cluster thread, for each object of this node that a version has deleted,
         before the version is ready; it must not wait."""
-        self._logs = cluster.ask(self._begin)
+        is_replaced = cluster.ask(self._begin)
         self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
-        self._set_aside_copy(events)
+        copied = self._set_aside_copy(events)
+        if is_replaced:
+            list_lost_topics(fs, directory, self.current, copied, events)
+            with suppress(MemberReadsOnly):
+                self._wait(partial(self._write_logs, logs=True))
         self._write_copy()
 
     # --- reading ----------------------------------------------------------------------------
@@ -270,7 +283,8 @@ class CatalogDefinitions(DefinitionStore):
         if not logs and self.current.topics:
             # Another change has made a topic meanwhile.
             return
-        operation = Put(self._key, b"1") if logs else Delete(self._key)
+        identity = self._cluster.identity.encode()
+        operation = Put(self._key, identity) if logs else Delete(self._key)
         await self._cluster.metastore.transact(Transaction(then=(operation,)))
         with self._lock:
             self._logs = logs
@@ -279,9 +293,12 @@ class CatalogDefinitions(DefinitionStore):
     # --- in the cluster thread --------------------------------------------------------------
 
     async def _begin(self) -> bool:
+        """Had topics of this node logs in another directory?"""
         self._thread = threading.current_thread()
         self._cluster.catalog.listen(self._applied)
-        return await self._cluster.metastore.get(self._key) is not None
+        found = await self._cluster.metastore.get(self._key)
+        self._logs = found is not None
+        return found is not None and found.value != self._cluster.identity.encode()
 
     async def _applied(
         self, before: Catalog, after: Catalog, update: CatalogUpdate | None, /
@@ -339,16 +356,16 @@ class CatalogDefinitions(DefinitionStore):
         with suppress(FileNotFoundError):
             self._fs.remove(self._copy)
 
-    def _set_aside_copy(self, events: EventSink) -> None:
-        """Keep a copy that names what the catalog does not know."""
+    def _set_aside_copy(self, events: EventSink) -> Definitions | None:
+        """Keep a copy that names what the catalog does not know; returns what it has."""
         try:
             copied = read_definitions(self._fs, self._copy)
         except LithifyError as error:
             self._copied = "unreadable"
             set_aside(self._fs, self._copy, str(error), events)
-            return
+            return None
         if copied is None:
-            return
+            return None
         self._copied = copied.to_json()
         removed = {each.name for each in self.catalog.removals()}
         known = {*self.current.topics, *self.current.stores, *removed}
@@ -356,6 +373,7 @@ class CatalogDefinitions(DefinitionStore):
         if lost:
             reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
+        return copied
 
 
 def ignore_removal(_removed: RemovedObject) -> None:

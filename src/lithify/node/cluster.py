@@ -213,6 +213,11 @@ class Cluster:
         return self._thread.node
 
     @property
+    def identity(self) -> str:
+        """That of the directory of the Raft node; used in the cluster thread."""
+        return self.node.identity.recognition.own
+
+    @property
     def is_alone(self) -> bool:
         """Is this node the only member of the cluster?"""
         try:
@@ -262,8 +267,7 @@ class Cluster:
             metastore, self._clock, timing=self._timing, failed=self._catalog_failed
         )
         self._stack.push_async_callback(self.catalog.stop)
-        identity = node.identity.recognition.own
-        self._registry = NodeRegistry(metastore, self._clock, self.name, identity)
+        self._registry = NodeRegistry(metastore, self._clock, self.name, self.identity)
         if not has_port:
             await metastore.wait_committed()
         if node.reads_only:
