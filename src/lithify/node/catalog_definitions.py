@@ -280,8 +280,10 @@ class CatalogDefinitions(DefinitionStore):
 
     async def _begin(self) -> bool:
         self._thread = threading.current_thread()
+        logs = await self._cluster.metastore.get(self._key) is not None
+        # Last: without a quorum all of this is repeated.
         self._cluster.catalog.listen(self._applied)
-        return await self._cluster.metastore.get(self._key) is not None
+        return logs
 
     async def _applied(
         self, before: Catalog, after: Catalog, update: CatalogUpdate | None, /
