@@ -149,6 +149,7 @@ def _entries(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     except RecursionError as error:
         cause = "is nested too deeply"
         raise InvalidDefinitionsText("the text", 0, cause, USAGE) from error
+    _check_integers(sections)
     for section, entries in sections.items():
         if section not in SECTIONS or not isinstance(entries, dict):
             place, line = _place(text, (section,))
@@ -161,6 +162,20 @@ def _entries(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 cause = "must be a table of fields"
                 raise InvalidDefinitionsText(place, line, cause, USAGE)
             yield section, name, entry
+
+
+def _check_integers(sections: dict[str, Any]) -> None:
+    """Raise unless all are of TOML's range; others may be too long for the text of an error."""
+    left: list[Any] = [sections]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            cause = f"has an integer of {value.bit_length()} bits, more than 64 with its sign"
+            raise InvalidDefinitionsText("the text", 0, cause, USAGE)
 
 
 def _place(text: str, path: tuple[str, ...]) -> tuple[str, int]:
