@@ -185,12 +185,15 @@ def test_a_wrong_request_is_refused_with_a_reason_and_changes_nothing(node: Clus
     assert (kind, "line 1" in why) == ("InvalidDefinitionsText", True)
     assert "UTF-8" in node.refused(400, "POST", path, content=b"\xff")[1]
     assert "no TOML" in node.refused(400, "POST", path, content="a = [")[1]
+    assert "bad value" in node.refused(400, "POST", path, content=f"a = {'9' * 5000}")[1]
+    assert "32 parts" in node.refused(400, "POST", path, content="a." * 100_000 + "a = 1")[1]
     kind, why = node.refused(404, "POST", path, content='[topics."none/x/y"]\npartitions = 1')
     assert "tenant none" in why or "namespace none/x" in why
     node.refused(413, "POST", path, content="a = 1\n" * 6000)
     node.refused(413, "POST", path, content="#" * 2**19)
     assert node.refused(404, "GET", "/catalog?version=99")[0] == "CatalogVersionNotFound"
     assert "ISO 8601" in node.refused(400, "GET", "/catalog?at=yesterday")[1]
+    assert "ISO 8601" in node.refused(400, "GET", f"/catalog?at={'9' * 5000}")[1]
     assert "exclude" in node.refused(400, "GET", "/catalog?at=1&version=1")[1]
     node.refused(400, "GET", "/catalog/history?limit=1000")
     assert node.refused(404, "POST", "/catalog/snapshot?version=99")[0] == "CatalogVersionNotFound"

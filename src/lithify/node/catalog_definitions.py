@@ -295,9 +295,10 @@ class CatalogDefinitions(DefinitionStore):
     async def _begin(self) -> bool:
         """Had topics of this node logs in another directory?"""
         self._thread = threading.current_thread()
-        self._cluster.catalog.listen(self._applied)
         found = await self._cluster.metastore.get(self._key)
         self._logs = found is not None
+        # Last: without a quorum all of this is repeated.
+        self._cluster.catalog.listen(self._applied)
         return found is not None and found.value != self._cluster.identity.encode()
 
     async def _applied(

@@ -116,10 +116,12 @@ class Node:
             self.topics.reserve = self.blobs.reserve = self._reserve
             for withdrawals in (self.topics.withdrawals, self.blobs.withdrawals):
                 withdrawals.reserve = self._reserve
+            # Before the thread that follows the catalog: a request of it that waits for a quorum
+            # without a limit would keep the node from closing.
+            self.cluster.opened()
             if not self.cluster.node.reads_only:
                 self.watch.start()
                 opening.callback(self.watch.close)
-            self.cluster.opened()
             self._stack = opening.pop_all()
 
     def _open(self, opening: ExitStack, directory: str, events: EventSink, owner: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.catalog.commands.blob_stores import CreateBlobStore
-from lithify.catalog.commands.topics import CreateTopic
+from lithify.catalog.commands.topics import CreateTopic, DropTopic
 from lithify.catalog.objects import ObjectKind
 from lithify.clock import ManualClock
 from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, sync_replaced, write_atomic
+from lithify.metastore.errors import MetastoreUnavailable
 from lithify.node import catalog_definitions
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.node_registry import NodeAddresses
@@ -33,6 +35,7 @@ from lithify.topics.definitions.definitions import (
     NamespaceDefinition,
     NotDefined,
     NotEmpty,
+    RemovedObject,
     TopicDefinition,
 )
 from lithify.topics.definitions.definitions_file import (
@@ -101,6 +104,33 @@ def test_a_change_is_seen_by_all_nodes(cluster: MemoryCluster) -> None:
     assert two.current.topics_of(SHOP) == [TopicName(SHOP, "orders")]
     assert one.current == two.current
     assert one.current.store_places["photos"].owner == "n1"
+
+
+def test_a_version_is_followed_once_if_the_metastore_does_not_answer_at_first(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = cluster.member()
+    get, ask = member.metastore.get, member.ask
+    refusals = [MetastoreUnavailable("no quorum"), MetastoreUnavailable("no quorum")]
+
+    async def get_later(*given: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await get(*given, **options)
+
+    def ask_again(function: Any) -> Any:
+        while True:
+            with suppress(MetastoreUnavailable):
+                return ask(function)
+
+    monkeypatch.setattr(member.metastore, "get", get_later)
+    monkeypatch.setattr(member, "ask", ask_again)
+    definitions = opened(member)
+    removed: list[RemovedObject] = []
+    definitions.on_removed = removed.append
+    definitions.change(lambda d: d.with_new_topic(topic("orders"), TopicDefinition(0, 7)))
+    definitions.execute([DropTopic("public/default", "orders")])
+    assert [each.identity.name for each in removed] == [str(topic("orders"))]
 
 
 def test_a_new_store_is_placed_among_the_nodes_that_serve_http(cluster: MemoryCluster) -> None:

@@ -57,16 +57,17 @@ _TOML = {"requestBody": {"content": {"application/toml": {"schema": {"type": "st
 
 def parse_time(text: str) -> int:
     """The last timestamp of a millisecond, given as a number or in ISO 8601; UTC by default."""
-    if text.isdecimal():
-        ms = int(text)
-    else:
-        try:
+    try:
+        if text.isdecimal():
+            ms = int(text)
+        else:
             # A plus sign in a query is a space.
             when = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
-        except ValueError as error:
-            what = f"time {text!r} must be in ISO 8601, or milliseconds since 1970"
-            raise InvalidInput(what) from error
-        ms = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+            ms = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    except ValueError as error:
+        # Also a number of thousands of digits.
+        what = f"time {text!r} must be in ISO 8601, or milliseconds since 1970"
+        raise InvalidInput(what) from error
     if not 0 <= ms <= MAX_TIMESTAMP >> 16:
         raise InvalidInput(f"time {text!r} must be after 1970 and below 2**47 milliseconds")
     return timestamp(ms, 2**16 - 1)
