@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.lease_expiry import CHECK_S, LeaseExpiry
+from lithify.metastore.log_shortening import LogShortening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,6 +64,7 @@ class MetastoreMaintenance:
     def __init__(self, metastore: LocalMetastore, clock: Clock) -> None:
         self._metastore = metastore
         self._expiry = LeaseExpiry(clock)
+        self._shortening = LogShortening(metastore)
         self._removed = 0
         """Values and tombstones, since the last snapshot that was asked for here."""
 
@@ -83,4 +85,5 @@ class MetastoreMaintenance:
             metastore.group.take_snapshot()
             metastore.node.mark(metastore.group)
             self._removed = 0
+        self._shortening.step()
         return CHECK_S

@@ -5,7 +5,7 @@
 
 1. If the write-ahead log of the Raft node was not written to in the last `WRITTEN_S`, or the disk
    is nearly full, a small file is written beside it. If the disk refuses that, the change is
-   refused by `WriteFailed`: nothing was done. Requests at the same time share one such file.
+   refused by `WriteFailed`: nothing was done. Requests at the same time share one such check.
 2. The change runs. A command that was proposed cannot be withdrawn: the log writes it as soon as
    the disk accepts it. So if the disk refuses what waits for it during `REFUSED_S`, or if there is
    no result after `RUN_S`, the change raises `ChangeUnknown`, and its outcome is open.
@@ -61,7 +61,7 @@ class BoundedChanges:
         self._node = node
         self._storage = node.storage
         self._clock = SystemClock()
-        self._probing: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def run(self, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of a change; see the module."""
@@ -74,15 +74,18 @@ class BoundedChanges:
             task.cancel()
 
     async def _check(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(self._check_disk())
+        # One that is cancelled must not end the wait of the others.
+        await asyncio.shield(self._checking)
+
+    async def _check_disk(self) -> None:
         storage = self._storage
         if self._clock.monotonic_s() - storage.written_s < WRITTEN_S and not storage.refused:
             free_bytes = await asyncio.to_thread(storage.fs.free_bytes, storage.directory)
             if free_bytes >= LEFT_BYTES:
                 return
-        if self._probing is None or self._probing.done():
-            self._probing = asyncio.ensure_future(asyncio.to_thread(self._probe))
-        # One that is cancelled must not end the wait of the others.
-        await asyncio.shield(self._probing)
+        await asyncio.to_thread(self._probe)
 
     def _probe(self) -> None:
         directory = self._storage.directory

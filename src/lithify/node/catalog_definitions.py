@@ -6,16 +6,19 @@
 
 `current` is a view of the newest version that is applied here; any thread reads it without waiting.
 `change` executes one command (`definition_changes.py`) in the cluster thread, so it must not be
-called there. It returns when the version is in force on every node, and in the copy.
+called there. It returns when the version is in force on every node.
 
     DIRECTORY/definitions.copy
 
 **The copy** is for other processes: a backup, or a Spark job that reads a data directory. It has
-all tenants and namespaces, and the topics and stores that have data on this node. Other processes
-see a version in it before the change is acknowledged; the copy is durable `SYNC_S` later, because
-the catalog is what must not be lost, and the next start writes the copy again. The node never reads
-definitions from it. If it finds a copy that names what the catalog lacks, because the directory of
-the catalog was lost or is older, it sets that copy aside before it writes its own.
+all tenants and namespaces, and the topics and stores that have data on this node. What a change
+creates or deletes is in the copy before the change is acknowledged, so that another process finds
+new data. So are changed settings, unless settings were copied in the last `SYNC_S`: then they
+follow at the end of that time, all together, or when the node is closed. Writing all definitions
+takes longer than a change. A crash may leave an older copy, because the catalog is what must not be
+lost; the next start writes the copy again. The node never reads definitions from it. If it finds a
+copy that names what the catalog lacks, because the directory of the catalog was lost or is older,
+it sets that copy aside before it writes its own.
 
 **`logs`**, that topics of this node have had logs, is a key of the node in the metastore, beside
 the catalog. So it is lost only together with all definitions. It protects topics if their
@@ -39,7 +42,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from lithify.catalog.changes import PutObject
 from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
-from lithify.catalog.objects import ObjectKind, Removal
+from lithify.catalog.objects import (
+    BlobStoreDescriptor,
+    NamespaceDescriptor,
+    ObjectKind,
+    Removal,
+    TenantDescriptor,
+    TopicDescriptor,
+)
 from lithify.catalog.placement import place
 from lithify.errors import InvalidInput, LithifyError
 from lithify.exit_codes import OUTCOME_UNKNOWN
@@ -68,11 +78,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 
     from lithify.catalog.catalog import Catalog
-    from lithify.catalog.changes import CatalogUpdate
+    from lithify.catalog.changes import CatalogChange, CatalogUpdate
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.catalog.manager.executions import Executed
     from lithify.catalog.manager.manager import CatalogManager
-    from lithify.catalog.objects import NamespaceDescriptor, TenantDescriptor
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.metastore import Metastore
@@ -85,7 +94,8 @@ T = TypeVar("T")
 
 CONFIRMED_TOGETHER = 1000
 SYNC_S = 1.0
-"""After which a new copy is made durable, with those that were written meanwhile."""
+"""Between two copies of changed settings; after it the copy is made durable, too."""
+_WITH_SETTINGS = TenantDescriptor, NamespaceDescriptor, TopicDescriptor, BlobStoreDescriptor
 INITIAL_VERSION = 1
 """The version that a new cluster begins with."""
 
@@ -146,6 +156,9 @@ class CatalogDefinitions(DefinitionStore):
         """The content of the copy."""
         self._copied_version = 0
         self._will_sync = False
+        self._is_closed = False
+        self._delays_settings = False
+        """Were settings copied since the last sync? Then the next sync copies others."""
         self._thread: threading.Thread
         self._logs = False
         self.on_removed: Callable[[RemovedObject], None] = ignore_removal
@@ -315,7 +328,11 @@ class CatalogDefinitions(DefinitionStore):
                 # Others may run between two of them.
                 await asyncio.sleep(0)
         if after.version > self._copied_version:
-            await asyncio.to_thread(self._write_copy)
+            if update is None or _creates_or_deletes(before, update):
+                await asyncio.to_thread(self._write_copy)
+            elif not self._delays_settings:
+                self._delays_settings = True
+                await asyncio.to_thread(self._write_copy)
             if not self._will_sync:
                 self._will_sync = True
                 asyncio.get_running_loop().call_later(SYNC_S, self._begin_sync)
@@ -323,10 +340,22 @@ class CatalogDefinitions(DefinitionStore):
             watcher()
 
     def _begin_sync(self) -> None:
-        self._will_sync = False
+        self._will_sync = self._delays_settings = False
+        if self._is_closed:
+            # The loop may be ending, and takes no more work for other threads.
+            return
         asyncio.get_running_loop().run_in_executor(None, self._sync_copy)
 
     # --- the copy ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what the copy does not have yet."""
+        self._is_closed = True
+        self._complete_copy()
+
+    def _complete_copy(self) -> None:
+        if self._copied_version < self.catalog.version:
+            self._write_copy()
 
     def _write_copy(self) -> None:
         with self._writing_copy:
@@ -347,6 +376,7 @@ class CatalogDefinitions(DefinitionStore):
             self._copied, self._copied_version = text, version
 
     def _sync_copy(self) -> None:
+        self._complete_copy()
         try:
             sync_replaced(self._fs, self._copy)
         except OSError as error:
@@ -384,6 +414,20 @@ def ignore_removal(_removed: RemovedObject) -> None:
 def _removed_object(removal: Removal) -> RemovedObject:
     identity = ObjectIdentity(removal.id, removal.name, removal.created_ms)
     return RemovedObject(identity, removal.partitions, removal.of is ObjectKind.STORE)
+
+
+def _creates_or_deletes(before: Catalog, update: CatalogUpdate) -> bool:
+    """Does an update change more than settings?"""
+    return not all(_changes_settings(before, each) for each in update.changes)
+
+
+def _changes_settings(before: Catalog, change: CatalogChange) -> bool:
+    if not isinstance(change, PutObject):
+        return False
+    old, new = before.objects.get(change.object.id), change.object
+    if not isinstance(new, _WITH_SETTINGS) or type(old) is not type(new):
+        return False
+    return replace(new, settings=old.settings, updated=old.updated) == old
 
 
 def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -130,6 +130,7 @@ class Node:
         self.cluster.start()
         opening.callback(self.cluster.close)
         definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
+        opening.callback(definitions.close)
         import_definitions(self.fs, directory, definitions)
         self.topics = Topics(
             self.fs,

@@ -386,6 +386,51 @@ def test_the_copy_becomes_durable(cluster: MemoryCluster, monkeypatch: pytest.Mo
         assert copied == read_definitions(fs, f"data/{COPY}")
 
 
+def copied_settings(fs: MemoryFileSystem, name: str) -> object:
+    copied = read_definitions(fs, f"data/{COPY}")
+    assert copied is not None
+    return copied.topics[str(topic(name))].settings
+
+
+def test_changed_settings_are_in_the_copy_when_the_node_is_closed(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_definitions, "SYNC_S", 1e6)
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    for name in ("a", "b"):
+        one.change(partial(Definitions.with_topic, name=topic(name), topic=TopicDefinition()))
+    for retention_ms in (1, 2):
+        one.change(partial(with_settings, "a", "retention_ms", retention_ms))
+        assert copied_settings(fs, "a") == {"retention_ms": 1}, "the first, at once"
+    one.close()
+    assert copied_settings(fs, "a") == {"retention_ms": 2}
+    one.change(partial(with_settings, "a", "retention_ms", 3))
+    one.change(lambda d: d.without_topic(topic("b")))
+    assert copied_settings(fs, "a") == {"retention_ms": 3}, "with what is created or deleted"
+
+
+def test_changed_settings_get_into_the_copy_and_are_durable(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = threading.Event()
+
+    def sync(fs: MemoryFileSystem, path: str) -> None:
+        sync_replaced(fs, path)
+        synced.set()
+
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    one.change(partial(Definitions.with_topic, name=topic("a"), topic=TopicDefinition()))
+    assert synced.wait(30)
+    for retention_ms in range(10):
+        synced.clear()
+        one.change(partial(with_settings, "a", "retention_ms", retention_ms))
+    assert synced.wait(30)
+    assert copied_settings(fs.crash_clone(random.Random(1)), "a") == {"retention_ms": 9}
+
+
 def test_a_copy_that_cannot_be_written_does_not_fail_the_change(cluster: MemoryCluster) -> None:
     disk = MemoryFileSystem()
     disk.mkdir("data")

@@ -1,0 +1,68 @@
+"""Keeps short what the next start of a node has to read of its Raft log.
+
+A start loads the snapshot of the group, reads the whole write-ahead log and applies what follows
+the snapshot. The log's files are large and a snapshot follows thousands of commands, so that
+writing is cheap; many changes of the catalog may be in few commands. So when the node is quiet, and
+the files have more than `LONG_BYTES`:
+
+1. It takes a snapshot of the group.
+2. It starts another file of the log: the entries that are live go to segments, of which a start
+   reads the ends only, and the old files are deleted.
+
+A busy node does neither here: it would write its entries twice.
+
+One event loop, that of the Raft node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lithify.metastore.local_metastore import GROUP
+
+if TYPE_CHECKING:
+    from lithify.metastore.local_metastore import LocalMetastore
+    from lithify.metastore.state import MetastoreState
+    from lithify.raft.group.group import Group
+
+__all__ = ["LONG_BYTES", "LogShortening"]
+
+LONG_BYTES = 2 * 2**20
+"""A start reads them in about 20 ms."""
+QUIET_COMMANDS = 20
+"""Between two steps: more than nodes need to keep their leases."""
+ROLL = f"{GROUP}/start"
+
+
+class LogShortening:
+    """See the module."""
+
+    def __init__(self, metastore: LocalMetastore) -> None:
+        self._metastore = metastore
+        self._group: Group[MetastoreState] | None = None
+        self._applied = 0
+        self._wanted: int | None = None
+        """The index of the snapshot that it waits for."""
+        self._is_rolling = False
+
+    def step(self) -> None:
+        """Check and begin; called regularly, while this node is a member."""
+        group, node = self._metastore.group, self._metastore.node
+        wal = node.storage.wal
+        if group is not self._group:
+            self._group, self._wanted = group, None
+        applied = group.applied_index
+        is_quiet = applied - self._applied <= QUIET_COMMANDS
+        self._applied = applied
+        snapshot_index = node.storage.groups[GROUP].log.snapshot_index
+        if self._is_rolling:
+            self._is_rolling = wal.rolled_for(ROLL) is None
+        elif self._wanted is not None:
+            if snapshot_index >= self._wanted:
+                self._wanted, self._is_rolling = None, True
+                wal.ask_roll(ROLL)
+        elif is_quiet and wal.unrolled_bytes > LONG_BYTES:
+            self._wanted = applied
+            if snapshot_index < applied:
+                group.take_snapshot()
+                node.mark(group)
