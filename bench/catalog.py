@@ -32,7 +32,7 @@ from lithify.catalog.commands.batch import plan_batch
 from lithify.catalog.commands.initial import initial_commands
 from lithify.catalog.commands.topics import AlterTopic, CreateTopic
 from lithify.catalog.versions import CatalogVersions
-from lithify.metastore.log_shortening import LONG_BYTES
+from lithify.metastore.log_shortening import has_long_log
 from lithify.metastore.transaction import Put, Transaction
 
 if TYPE_CHECKING:
@@ -255,8 +255,7 @@ def start(directory: str, sizes: Sizes) -> Iterator[Case]:
 
 async def _shortened(node: Node) -> None:
     """Return when the node has shortened its log, as it does when it is idle."""
-    wal = node.cluster.node.storage.wal
-    while wal.unrolled_bytes > LONG_BYTES:
+    while has_long_log(node.cluster.metastore):
         await asyncio.sleep(CHECK_S)
 
 

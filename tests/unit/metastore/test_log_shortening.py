@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.metastore import log_shortening
-from lithify.metastore.log_shortening import LogShortening
+from lithify.metastore.log_shortening import LogShortening, has_long_log
 from tests.unit.metastore.nodes import alone, put, told
 from tests.unit.raft.net.nodes import until
 
@@ -64,6 +64,30 @@ def test_a_log_that_an_earlier_process_has_written_becomes_short(tmp_path: Path)
         async with alone(tmp_path) as metastore:
             assert metastore.node.storage.wal.unrolled_bytes > log_shortening.LONG_BYTES
             await shorten(metastore, tmp_path)
+
+    told(story)
+
+
+def test_many_commands_in_a_short_log_are_followed_by_a_snapshot_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_shortening, "LONG_COMMANDS", 8)
+
+    async def story() -> None:
+        async with alone(tmp_path) as metastore:
+            for _ in range(10):
+                await put(metastore, b"a", b"1")
+            steps, before = LogShortening(metastore), log_bytes(tmp_path)
+
+            def is_done() -> bool:
+                steps.step()
+                return not has_long_log(metastore)
+
+            await until(is_done)
+            assert metastore.group.overview()["snapshots_taken"] == 1
+            steps.step()
+            assert not steps._is_rolling
+            assert log_bytes(tmp_path) >= before
 
     told(story)
 
