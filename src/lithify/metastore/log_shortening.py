@@ -49,7 +49,7 @@ def _has_long_files(metastore: LocalMetastore) -> bool:
 
 
 def _snapshot_index(metastore: LocalMetastore) -> int:
-    return metastore.node.storage.groups[GROUP].log.snapshot_index
+    return metastore.node.storage.groups[metastore.group.name].log.snapshot_index
 
 
 class LogShortening:
