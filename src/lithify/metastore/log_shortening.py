@@ -63,8 +63,8 @@ class LogShortening:
         """The index of the snapshot that it waits for."""
         self._is_rolling = False
 
-    def step(self) -> None:
-        """Check and begin; called regularly, while this node is a member."""
+    def step(self) -> bool:
+        """Check and begin; called regularly, while this node is a member. Is it in progress?"""
         group, node = self._metastore.group, self._metastore.node
         wal = node.storage.wal
         if group is not self._group:
@@ -85,3 +85,4 @@ class LogShortening:
             if _snapshot_index(self._metastore) < applied:
                 group.take_snapshot()
                 node.mark(group)
+        return self._is_rolling or self._wanted is not None
