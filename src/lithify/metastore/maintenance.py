@@ -51,10 +51,13 @@ async def maintained(metastore: LocalMetastore, clock: Clock) -> AsyncIterator[N
 
 
 async def _repeat(metastore: LocalMetastore, maintenance: MetastoreMaintenance) -> None:
-    pause_s = CHECK_S
+    pause_s, shortening = CHECK_S, LogShortening(metastore)
     while True:
         with metastore.node.guarded():
             pause_s = maintenance.step()
+            # A node that is no member has nothing to shorten.
+            with suppress(MetastoreUnavailable):
+                shortening.step()
         await asyncio.sleep(pause_s)
 
 
@@ -64,7 +67,6 @@ class MetastoreMaintenance:
     def __init__(self, metastore: LocalMetastore, clock: Clock) -> None:
         self._metastore = metastore
         self._expiry = LeaseExpiry(clock)
-        self._shortening = LogShortening(metastore)
         self._removed = 0
         """Values and tombstones, since the last snapshot that was asked for here."""
 
@@ -85,5 +87,4 @@ class MetastoreMaintenance:
             metastore.group.take_snapshot()
             metastore.node.mark(metastore.group)
             self._removed = 0
-        self._shortening.step()
         return CHECK_S
