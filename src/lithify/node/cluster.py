@@ -222,7 +222,8 @@ class Cluster:
         """Is this node the only member of the cluster?"""
         try:
             return self.metastore.group.config.members <= {self.name}
-        except GroupAbsent:
+        except MetastoreUnavailable:
+            # The node has left the cluster.
             return False
 
     def check_serving(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from lithify.catalog.manager.errors import CatalogFailed
 from lithify.catalog.update_log.format import TAG_BYTES, VERSION_KEY, encode_version, update_key
 from lithify.clock import SystemClock
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.errors import InvalidInput, LogClosed, RunRefused
+from lithify.errors import InvalidInput, LithifyError, LogClosed, RunRefused
 from lithify.fs import LocalFileSystem
 from lithify.metastore.transaction import Put, Transaction
 from lithify.node.cluster import Cluster
@@ -308,6 +308,23 @@ def test_requests_of_a_start_wait_for_a_quorum(
     said.clear()
     create(n1, "more")
     assert said == []
+
+
+def test_a_node_that_has_left_does_not_end_at_the_next_change(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    n1, n3 = nodes["n1"], nodes["n3"]
+    n1.call(partial(n1.node.requests.remove_member, "n3")).result(PROCESS_S_MAX)
+    until(lambda: "metastore" not in n3.node.groups)
+    n3.opened()
+    # Others may still do it.
+    with suppress(LithifyError):
+        create(n3, "acme")
+    assert not n3.is_alone
+    assert n3.failure is None
 
 
 def test_a_node_that_was_not_added_waits_for_it(
