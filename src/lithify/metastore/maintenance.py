@@ -55,9 +55,10 @@ async def _repeat(metastore: LocalMetastore, maintenance: MetastoreMaintenance) 
     while True:
         with metastore.node.guarded():
             pause_s = maintenance.step()
-            # A node that is no member has nothing to shorten.
-            with suppress(MetastoreUnavailable):
-                shortening.step()
+            if pause_s == CHECK_S:
+                # A node that is no member has nothing to shorten.
+                with suppress(MetastoreUnavailable):
+                    shortening.step()
         await asyncio.sleep(pause_s)
 
 
