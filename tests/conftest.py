@@ -51,8 +51,8 @@ class OneProcessForSpark(LoadScopeScheduling):
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three processes for two cores: a third of the time tests wait for disks and for clocks."""
-    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+    """A process for each core, and at least two."""
+    return max(2, len(os.sched_getaffinity(0)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForSpark:
