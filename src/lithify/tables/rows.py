@@ -35,6 +35,7 @@ __all__ = [
     "check_row",
     "decode_row",
     "encode_row",
+    "key_names",
     "schema_version_of",
 ]
 
@@ -100,6 +101,11 @@ def _checked(table: TableDescriptor, column: Column, row: Mapping[str, Any]) -> 
         shown = f"{value!r:.60}"
         raise InvalidRow(table.name, f"column {column.name}: {shown} is no {column.type}")
     return value
+
+
+def key_names(table: TableDescriptor) -> list[str]:
+    """The names of the key columns."""
+    return [column.name for column in table.columns if column.id in table.key]
 
 
 def encode_row(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
