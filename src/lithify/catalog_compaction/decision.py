@@ -1,0 +1,203 @@
+"""Decides how far the history of the catalog may be trimmed. Pure.
+
+    decision = decide(versions, facts, Floors())
+    decision.version          the version that becomes a snapshot; the ones before it go
+
+1. Every node of the topology must have answered, have a low watermark, and have published a time in
+   each of its replicas; otherwise the run is aborted.
+2. The **wanted** version is the one that was in force at the smallest of these times. It stays
+   readable, so nobody who reads at that time or later misses a version.
+3. Holds lower it: to the version in which an index that is being built was registered, to the one
+   whose zone a rebalance follows, to a pin, to the last version with an object whose directories
+   are not deleted yet, and to the floors.
+4. The replicas of all tables of the version must be there: every node that is assigned one must be
+   in the topology and have answered for it, because what it replays after a crash is known by its
+   published time only. A dropped table needs no replicas if it is absent at the low watermark too.
+   A table that fails lowers the version to the last one without it.
+
+So an older version is chosen where a newer one is not admissible; all reasons are in the decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lithify.catalog.errors import CatalogVersionTrimmed
+from lithify.catalog.objects import IndexStatus, Removal, TableDescriptor, ZoneDescriptor
+from lithify.catalog_compaction.facts import Abort, AbortKind, Floors
+from lithify.compaction.planning.horizon import Hold, Horizon, find_horizon
+from lithify.hybrid_time import add_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lithify.catalog.versions import CatalogVersions
+    from lithify.catalog_compaction.facts import ClusterFacts
+
+__all__ = ["Decision", "decide"]
+
+_BUILDING = (IndexStatus.REGISTERED, IndexStatus.BUILDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is trimmed, and why not more."""
+
+    earliest: int
+    """The first version that is there now."""
+    wanted: int
+    """The version in force at the smallest time that a node needs; 0 if that is not known."""
+    version: int
+    """The first version that is left; `earliest` if nothing is trimmed."""
+    horizon: Horizon
+    """All holds; a position is the version that stays."""
+    aborts: tuple[Abort, ...] = ()
+
+    @property
+    def trims(self) -> bool:
+        """Is anything trimmed?"""
+        return self.version > self.earliest
+
+
+def decide(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> Decision:
+    """The decision on these facts; see the module."""
+    earliest = versions.earliest.version
+    aborts = list(_unknown(facts))
+    if aborts:
+        stays = Hold("unknown", earliest, aborts[0].describe())
+        return Decision(earliest, 0, earliest, find_horizon((stays,)), tuple(aborts))
+    needed = list(_needed(versions, facts))
+    wanted = min((hold.position for hold in needed), default=earliest)
+    stuck = [*_building(versions), *_rebalancing(facts)]
+    aborts += (
+        Abort(AbortKind(hold.name), wanted, object=hold.owner)
+        for hold in stuck
+        if hold.position < wanted
+    )
+    holds = [*needed, *stuck, *facts.pins, *_kept(versions, facts, floors)]
+    version = max(find_horizon(holds).position, earliest)
+    while version > earliest:
+        failed = _missing(versions, facts, version)
+        if failed is None:
+            break
+        abort, table = failed
+        aborts.append(abort)
+        version = max(_first_with(versions, table.id, version) - 1, earliest)
+        holds.append(Hold("replicas", version, f"table {table.name}"))
+    return Decision(earliest, wanted, version, find_horizon(holds), tuple(aborts))
+
+
+def _unknown(facts: ClusterFacts) -> Iterator[Abort]:
+    """What aborts the run: a time that is not known."""
+    for node in sorted(facts.topology):
+        answer = facts.answers.get(node)
+        if answer is None:
+            yield Abort(AbortKind.NO_ANSWER, 0, node)
+            continue
+        if not answer.low_watermark:
+            yield Abort(AbortKind.NO_LOW_WATERMARK, 0, node)
+        for partition, time in sorted(answer.published.items()):
+            if not time:
+                yield Abort(AbortKind.UNPUBLISHED, 0, node, partition)
+
+
+def _needed(versions: CatalogVersions, facts: ClusterFacts) -> Iterator[Hold]:
+    """The versions in force at the times that the nodes need."""
+    for node, answer in sorted(facts.answers.items()):
+        yield Hold("low watermark", _version_at(versions, answer.low_watermark), node)
+        if answer.published:
+            partition = min(answer.published, key=lambda each: answer.published[each])
+            version = _version_at(versions, answer.published[partition])
+            yield Hold(
+                "published", version, f"{node}, partition {partition[1]} of zone {partition[0]}"
+            )
+
+
+def _version_at(versions: CatalogVersions, time: int) -> int:
+    try:
+        return versions.at_time(time).version
+    except CatalogVersionTrimmed:
+        # A node that was away for long: what is left is all that it can have.
+        return versions.earliest.version
+
+
+def _kept(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> Iterator[Hold]:
+    """The floors, and objects whose directories are not deleted yet."""
+    latest = versions.latest.version
+    if floors.versions_min > 1:
+        yield Hold("versions", max(latest - floors.versions_min + 1, 0), str(floors.versions_min))
+    if floors.age_ms:
+        version = _version_at(versions, add_ms(facts.now, -floors.age_ms))
+        yield Hold("age", version, f"{floors.age_ms} ms")
+    for removal in versions.latest.removals():
+        first = _first_with(versions, removal.id, latest, removed=True)
+        yield Hold("removal", max(first - 1, 0), f"{removal.of} {removal.name}")
+
+
+def _building(versions: CatalogVersions) -> Iterator[Hold]:
+    latest = versions.latest
+    for table in latest.tables():
+        for index in latest.indexes_of(table.id):
+            if index.status in _BUILDING:
+                version = _first_with(versions, index.id, latest.version)
+                yield Hold("index build", version, f"index {latest.full_name(index)}")
+
+
+def _rebalancing(facts: ClusterFacts) -> Iterator[Hold]:
+    for (zone, number), version in sorted(facts.rebalances.items()):
+        yield Hold("rebalance", version, f"partition {number} of zone {zone}")
+
+
+def _first_with(
+    versions: CatalogVersions, object_id: int, version: int, *, removed: bool = False
+) -> int:
+    """The first version with an object that this version has; ids are never used again.
+
+    `removed`: with the removal of an object, which has its id.
+    """
+    low, high = versions.earliest.version, version
+    while low < high:
+        middle = (low + high) // 2
+        found = versions.at_version(middle).objects.get(object_id)
+        if found is not None and isinstance(found, Removal) == removed:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _missing(
+    versions: CatalogVersions, facts: ClusterFacts, version: int
+) -> tuple[Abort, TableDescriptor] | None:
+    """The first table of a version whose replicas are not all there, and why."""
+    candidate, current = versions.at_version(version), versions.at_time(facts.now)
+    watermark = facts.answers[facts.coordinator].low_watermark
+    readable = versions.at_version(_version_at(versions, watermark))
+    by_zone: dict[int, Abort | None] = {}
+    for table in candidate.tables():
+        name, zone = f"table {table.name}", table.zone_id
+        if current.find(TableDescriptor, table.id) is None:
+            if readable.find(TableDescriptor, table.id) is not None:
+                return Abort(AbortKind.DROPPED_TABLE, version, object=name), table
+            continue
+        if zone not in by_zone:
+            by_zone[zone] = _missing_replica(candidate.get(ZoneDescriptor, zone), facts)
+        abort = by_zone[zone]
+        if abort is not None:
+            return replace(abort, version=version, object=name), table
+    return None
+
+
+def _missing_replica(zone: ZoneDescriptor, facts: ClusterFacts) -> Abort | None:
+    for number in range(zone.partitions):
+        partition = zone.id, number
+        nodes = facts.assignments.get(partition)
+        if not nodes:
+            return Abort(AbortKind.NO_ASSIGNMENT, 0, "", partition)
+        for node in sorted(nodes):
+            if node not in facts.topology:
+                return Abort(AbortKind.MISSING_NODE, 0, node, partition)
+            if partition not in facts.answers[node].published:
+                return Abort(AbortKind.MISSING_GROUP, 0, node, partition)
+    return None
