@@ -180,7 +180,7 @@ class Members:
     def crash(self, name: str) -> None:
         self.all[name] = self.all[name].crash()
 
-    def ask(self, name: str, call: Callable[[Callable[[Result], None]], None]) -> Result:
+    def ask(self, name: str, call: Callable[[Callable[[Result], None]], object]) -> Result:
         """Call, settle, and give the answer."""
         results: list[Result] = []
         call(results.append)

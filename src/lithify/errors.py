@@ -140,14 +140,14 @@ class EntryTooLarge(InvalidInput):
 
 
 class UnclaimedDirectory(InvalidInput):
-    """A directory without a definition is in the way; the command `adopt` defines it."""
+    """A directory that belongs to no definition is in the way; the command `adopt` claims it."""
 
     exit_code = CONFLICT
 
-    def __init__(self, what: str, directory: str, adopt: str) -> None:
+    def __init__(self, what: str, directory: str, adopt: str, why: str = "is not defined") -> None:
         self.directory = directory
         super().__init__(
-            f"{what} is not defined, but {directory} holds data: adopt it with "
+            f"{what} {why}, but {directory} holds data: adopt it with "
             f"'{adopt}', or move the directory away"
         )
 

@@ -77,17 +77,22 @@ class Member:
         assert answer.is_success, answer.text
         return answer.json()
 
-    def run(self, *words: str) -> str:
+    def run(self, *words: str, stdin: bytes = b"") -> str:
         """What a command that is sent to this node prints; it must succeed."""
+        code, out, err = self.try_run(*words, stdin=stdin)
+        assert code == 0, (words, err)
+        return out
+
+    def try_run(self, *words: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        """(exit code, stdout, stderr) of a command that is sent to this node."""
         done = subprocess.run(
             [COMMAND, *words, "--url", self.url],
             capture_output=True,
-            text=True,
+            input=stdin,
             timeout=PROCESS_S_MAX,
             check=False,
         )
-        assert done.returncode == 0, (words, done.stderr)
-        return done.stdout
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def test_settings_are_changed_and_runs_are_listed(where: str, tmp_path: Path) ->
         assert "no run " in result.stderr
 
 
-@pytest.mark.parametrize("noun", ["topics", "blobs"])
+@pytest.mark.parametrize("noun", ["topics", "blobs", "cluster", "raft"])
 def test_the_verbs_of_compaction_are_the_same_under_every_noun(noun: str) -> None:
     told = CliRunner().invoke(app, [noun, "--help"]).stdout
     for verb in ("compact", "compaction-status", "compaction-history", "cancel-compaction"):

@@ -15,6 +15,7 @@ from tests.patience import PROCESS_S_MAX, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+NAMES = ("n1", "n2", "n3")
 TOPICS = [f"t{number}" for number in range(6)]
 
 
@@ -100,17 +101,47 @@ def known_to(node: Member) -> list[str]:
 def test_a_blob_store_is_used_at_any_node_and_served_by_its_owner(tmp_path: Path) -> None:
     with members(tmp_path, 3) as nodes:
         start_all(nodes)
-        nodes[1].run("blobs", "create", "photos", "--capacity", "4MiB", "--segment", "1MiB")
-        put = httpx.post(f"{nodes[1].url}/blobs/photos", content=b"cheese")
-        blob = put.json()["id"]
-        for node in nodes:
-            url = f"{node.url}/blobs/photos/{blob}"
-            assert httpx.get(url, follow_redirects=True).content == b"cheese"
-            assert (httpx.get(url).status_code == 307) == (node is not nodes[1])
+        shape = ("--capacity", "4MiB", "--segment", "1MiB")
+        for name in ("photos", "films", "songs"):
+            nodes[1].run("blobs", "create", name, *shape)
+        # They are spread, whichever node was asked.
+        assert {path.parent.parent.name for path in tmp_path.glob("n*/blobs/*")} == set(NAMES)
+        owner = owner_of(tmp_path, "photos")
+        for number, node in enumerate(nodes):
+            content = bytes([number]) * 2**19
+            file = tmp_path / "content"
+            file.write_bytes(content)
+            blobs = [
+                node.run("blobs", "put", "photos", str(file)),
+                node.run("blobs", "put", "photos", stdin=content),
+            ]
+            for blob in blobs:
+                for other in nodes:
+                    url = f"{other.url}/blobs/photos/{blob.strip()}"
+                    assert httpx.get(url, follow_redirects=True).content == content
+                    assert (httpx.get(url).status_code == 307) == (other.name != owner)
             shown = json.loads(node.run("blobs", "list", "--json"))
-            assert [row.get("node") for row in shown] == [None if node is nodes[1] else "n2"]
-        assert "on n2" in nodes[0].run("blobs", "list")
-        nodes[2].run("blobs", "drop", "photos")
+            at = {row["store"]: row.get("node") for row in shown}
+            assert at["photos"] == (None if node.name == owner else owner)
+        other = next(node for node in nodes if node.name != owner)
+        assert f"on {owner}" in other.run("blobs", "list")
+        again = {"capacity_bytes": 2**22, "segment_bytes": 2**20}
+        for node in nodes:
+            taken = httpx.put(f"{node.url}/blobs/photos", json=again, follow_redirects=True)
+            assert taken.status_code == 409
+            nowhere = httpx.put(f"{node.url}/blobs/x?owner=n9", json=again)
+            assert nowhere.status_code == 400
+        given = httpx.put(f"{nodes[0].url}/blobs/given?owner=n3", json=again, follow_redirects=True)
+        assert given.is_success
+        assert owner_of(tmp_path, "given") == "n3"
+        for name in ("photos", "films", "songs", "given"):
+            other.run("blobs", "drop", name)
         for node in nodes:
             assert json.loads(node.run("blobs", "list", "--json")) == []
         assert not list(tmp_path.glob("n*/blobs/photos"))
+
+
+def owner_of(directory: Path, store: str) -> str:
+    """The only node with a directory of the store."""
+    [path] = directory.glob(f"n*/blobs/{store}")
+    return path.parent.parent.name

@@ -123,6 +123,15 @@ def test_blobs(place: Place) -> None:
     assert content[:100].decode() in printed
 
 
+def test_a_cluster(tmp_path: Path) -> None:
+    ports = (7001, 7002, 7003, 6651, 6652, 6653, 8081, 8082, 8083)
+    place = Place(tmp_path, {str(port): free_port() for port in ports})
+    [example] = blocks("A cluster", "sh")
+    printed = place.shell(example)
+    assert "asked n1" in printed
+    assert "+ topic persistent://public/default/invoices" in printed
+
+
 def test_raft(tmp_path: Path) -> None:
     place = Place(tmp_path, {str(port): free_port() for port in (7001, 7002, 7003)})
     [example] = blocks("Raft", "sh")

@@ -17,10 +17,12 @@ import pytest
 from lithify.blobs.settings import BlobSettings
 from lithify.blobs.stores import BlobStores
 from lithify.clock import ManualClock
-from lithify.errors import DamagedFile, UnsupportedVersion
+from lithify.errors import DamagedFile, UnclaimedDirectory, UnsupportedVersion
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.checked_lines import encode_line
+from lithify.log.directory_marks import Deletion, log_id_in, write_deletion
+from lithify.log.object_file import read_object
 from lithify.node import import_definitions as module
 from lithify.node.backup.backup import run_backup
 from lithify.node.backup.restore import run_restore
@@ -273,3 +275,86 @@ def test_a_lost_catalog_deletes_nothing_and_everything_can_be_adopted() -> None:
             found = found_in(node)
             assert found == {**BEFORE, "young": [b"young"], "store young": []}
             node.close()
+
+
+PHOTOS = f"{NODE}/blobs/kept"
+
+
+def test_an_import_claims_no_directory_of_another_shape() -> None:
+    start, _ = old_directory()
+    file = DefinitionsFile(start, DEFINITIONS)
+    row = {**file.current.stores["kept"], "segment_bytes": 2 * MIB}
+    file.change(lambda d: d.without_store("kept").with_store("kept", row))
+    with MemoryCluster() as cluster:
+        node = opened_in(start, cluster.member())
+        assert read_object(start, PHOTOS) is None
+        assert read_object(start, f"{NODE}/blobs/doomed") is not None
+        node.stores.delete("kept")
+        assert node.topics.definitions.removals() == []
+        node.close()
+        node = opened_in(start, cluster.member())
+        node.stores.adopt("kept")
+        assert node.stores.get("kept").get("kept").read() == b"kept"
+        node.close()
+
+
+def test_a_deletion_that_version_0_1_has_not_finished_is_finished() -> None:
+    start, _ = old_directory()
+    orders = f"{NODE}/topics/public/default"
+    logs = {"": log_id_in(start, f"{orders}/kept/log")}
+    write_deletion(start, f"{orders}/kept", Deletion("persistent://public/default/kept", 1, logs))
+    write_deletion(start, PHOTOS, Deletion("kept", 1, {"": log_id_in(start, PHOTOS)}))
+    with MemoryCluster() as cluster:
+        node = opened_in(start, cluster.member())
+        assert not node.topics.exists("kept")
+        assert node.stores.names() == ["doomed"]
+        assert not start.exists(f"{orders}/kept")
+        assert not start.exists(PHOTOS)
+        assert node.topics.definitions.removals() == []
+        node.close()
+
+
+def test_definitions_that_return_after_the_import_claim_only_what_they_define() -> None:
+    """The file is renamed back, and all files `OBJECT` are lost."""
+    start, _ = old_directory()
+    topics = f"{NODE}/topics/public/default"
+    with MemoryCluster() as cluster:
+        node = opened_in(start, cluster.member())
+        node.topics.delete("doomed-partition-x")
+        cluster.clock.advance(5)
+        again = TopicDefinition(0, 78, owners=("n1",))
+        node.topics.definitions.change(
+            lambda d: d.with_new_topic(TopicName.parse("doomed-partition-x"), again)
+        )
+        node.topics.get("doomed-partition-x").append(value=b"again")
+        node.close()
+        start.rename(f"{NODE}/{IMPORTED}", DEFINITIONS)
+        for name in ("kept", "doomed-partition-x"):
+            start.remove(f"{topics}/{name}/OBJECT")
+        node = opened_in(start, cluster.member())
+        assert [m.value for m in node.topics.get("kept").read()] == [b"kept"]
+        # What the file defines with this name was deleted.
+        with pytest.raises(UnclaimedDirectory):
+            node.topics.get("doomed-partition-x")
+        node.topics.adopt("doomed-partition-x")
+        assert [m.value for m in node.topics.get("doomed-partition-x").read()] == [b"again"]
+        node.close()
+
+
+def test_a_restored_directory_of_a_defined_topic_or_store_is_served() -> None:
+    """Neither a backup nor version 0.1 has the file `OBJECT`."""
+    start, _ = old_directory()
+    with MemoryCluster() as cluster:
+        opened_in(start, cluster.member()).close()
+        run_backup(start, NODE, "/backup", clock=ManualClock())
+        for path in ("topics/public/default/kept", "topics/public/default/parts-partition-2"):
+            start.rename(f"{NODE}/{path}", f"/{path.rpartition('/')[2]}")
+        start.rename(PHOTOS, "/photos")
+        for name in ("kept", "parts"):
+            run_restore(start, "/backup", NODE, clock=ManualClock(), topic=name)
+        run_restore(start, "/backup", NODE, clock=ManualClock(), store="kept")
+        node = opened_in(start, cluster.member())
+        assert node.topics.unclaimed() == ()
+        assert node.stores.unclaimed() == []
+        assert found_in(node) == EXPECTED
+        node.close()

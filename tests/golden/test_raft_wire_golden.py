@@ -13,6 +13,7 @@ from lithify.raft.core.configuration import Config
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
+    Commit,
     Heartbeat,
     HeartbeatReply,
     ReadReply,
@@ -94,6 +95,7 @@ MESSAGES: tuple[Any, ...] = (
     ),
     Challenge(b"\x0e" * 32, "raft", "n2"),
     Proof(b"\x0f" * 32, b"\x10" * 32),
+    Commit(*WAY, 12),
 )
 
 

@@ -107,6 +107,18 @@ def test_every_route_that_takes_a_body(site: Site, tmp_path: Path, name: str) ->
     is_quick(site, tmp_path, play)
 
 
+def test_the_largest_text_of_definitions_and_its_snapshot(site: Site, tmp_path: Path) -> None:
+    text = "".join(f'[topics."public/default/t{n}"]\npartitions = 4\n' for n in range(4999))
+
+    def play(_: WatchedNode, client: httpx.Client) -> None:
+        answer = client.post("/catalog/apply", content=text)
+        assert answer.is_success, answer.text
+        version = answer.json()["version"]
+        assert client.post("/catalog/snapshot", params={"version": version}).is_success
+
+    is_quick(site, tmp_path, play)
+
+
 def test_the_description_and_the_metrics(site: Site, tmp_path: Path) -> None:
     def play(_: WatchedNode, client: httpx.Client) -> None:
         for path in ("/openapi.json", "/metrics"):

@@ -16,12 +16,15 @@ from tests.patience import PROCESS_S_MAX
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lithify.clock import Clock
+
 
 class ClusterNode:
     """A cluster of one, with the settings given."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
-        self.node = Node(NodeSettings(str(directory / "data"), node="n1", **settings))
+    def __init__(self, directory: Path, *, clock: Clock | None = None, **settings: Any) -> None:
+        given = NodeSettings(str(directory / "data"), node="n1", **settings)
+        self.node = Node(given, clock=clock)
         self.broker = Broker(self.node.topics, name="node", version="Lithify 0")
         self.broker.service_url = "pulsar://127.0.0.1:6650"
         self.app = create_app(self.broker, self.node.blobs, member=self.node.cluster)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lithify.clock import ManualClock, SystemClock
+from lithify.errors import RunCancelled
+from lithify.metastore.compaction.history_compaction import HistorySettings
+from lithify.metastore.compaction.holds import NamedHold, place_hold, release_hold
+from lithify.metastore.transaction import Put, Transaction
 from tests.http.cluster_node import ClusterNode
 from tests.http.node import HttpNode
+from tests.patience import PROCESS_S_MAX, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.run.control import RunControl
+    from lithify.compaction.tasks.jobs import Jobs
 
 COMPACTION = "/cluster/raft/metastore/compaction"
 
@@ -116,3 +128,124 @@ def test_a_process_without_a_cluster_has_no_such_paths() -> None:
     with HttpNode() as node:
         for path in ("/cluster", "/catalog", "/cluster/raft"):
             assert node.ask("GET", path).status_code == 404
+
+
+# --- the history of the metastore ---------------------------------------------------------------
+
+HISTORY = "/cluster/metastore/compaction"
+
+
+def write(node: ClusterNode, key: bytes, *values: bytes) -> list[int]:
+    """The revisions of the values."""
+    cluster = node.node.cluster
+
+    def put(value: bytes) -> int:
+        transaction = Transaction(then=(Put(key, value),))
+        return cluster.call(partial(cluster.metastore.transact, transaction)).result().revision
+
+    return list(map(put, values))
+
+
+def ended(node: ClusterNode, request: str) -> dict[str, Any]:
+    """The status of a run that has ended."""
+    while True:
+        [row] = node.call("GET", f"{HISTORY}/progress?request={request}")
+        if row["status"] != "RUNNING":
+            return dict(row)
+
+
+def keep_nothing(node: ClusterNode) -> None:
+    history = node.node.cluster.history
+    assert history is not None
+    history.settings = HistorySettings(retention_ms=0)
+
+
+def test_the_history_of_the_metastore_is_compacted_on_request(node: ClusterNode) -> None:
+    [row] = node.call("GET", f"{HISTORY}/progress")
+    assert (row["log"], row["status"]) == ("metastore", "NOT_RUN")
+    write(node, b"key", *(b"%d" % number for number in range(20)))
+    [kept] = node.call("POST", f"{HISTORY}/plan")
+    assert kept["declined"]["why"] == "nothing to gain"
+    assert "retention" in kept["text"]
+
+    keep_nothing(node)
+    [plan] = node.call("POST", f"{HISTORY}/plan")
+    assert plan["declined"] is None
+    assert plan["plan"]["values"] >= 18
+    assert node.call("GET", "/cluster")["metastore"]["floor"] == 0, "a dry run changes nothing"
+
+    request = node.ask("PUT", HISTORY).headers["x-lithify-request"]
+    row = ended(node, request)
+    assert (row["status"], row["report"]["result"]) == ("SUCCESS", "done")
+    assert row["report"]["dropped"]["superseded"][0] == plan["plan"]["values"]
+    assert node.call("GET", "/cluster")["metastore"]["floor"] == plan["plan"]["revision"]
+    [report] = node.call("GET", f"{HISTORY}/history?limit=5")
+    assert (report["trigger"], report["run_id"]) == ("admin", row["report"]["run_id"])
+
+    lines = node.ask("GET", "/metrics").text.splitlines()
+    assert 'lithify_metastore_compaction_runs_total{result="done"} 1.0' in lines
+    removed = sum(count for count, _ in report["dropped"].values())
+    assert f"lithify_metastore_compaction_removed_total {removed:.1f}" in lines
+    assert node.refused(409, "DELETE", HISTORY)[0] == "RequestRefused"
+    assert node.refused(404, "GET", f"{HISTORY}/progress?request=other")[0] == "RequestUnknown"
+
+
+def test_holds_are_listed_by_name_and_keep_the_history(node: ClusterNode) -> None:
+    revisions = write(node, b"key", *(b"%d" % number for number in range(20)))
+    keep_nothing(node)
+    cluster = node.node.cluster
+    hold = NamedHold("backup", revisions[5], "n1", "of Monday")
+    cluster.call(partial(place_hold, cluster.metastore, SystemClock(), hold)).result()
+    found = node.call("GET", "/cluster/metastore/holds")
+    first = found["holds"][0]
+    assert (first["name"], first["owner"]) == ("hold backup", "n1: of Monday")
+    assert found["revision"] == first["position"] == revisions[5] - 1
+    assert {each["name"] for each in found["holds"]} >= {"newest revision", "retention"}
+
+    row = ended(node, node.ask("PUT", HISTORY).headers["x-lithify-request"])
+    assert row["report"]["generation_after"] == revisions[5] - 1
+    cluster.call(partial(release_hold, cluster.metastore, "backup")).result()
+    row = ended(node, node.ask("PUT", HISTORY).headers["x-lithify-request"])
+    assert row["report"]["generation_after"] > revisions[10]
+
+
+def test_one_queue_has_the_runs_of_topics_groups_and_the_metastore(node: ClusterNode) -> None:
+    topics, cluster = node.node.topics, node.node.cluster
+    topics.create("persistent://public/default/t")
+    began, go = threading.Event(), threading.Event()
+
+    queue = node.node.queue
+    assert cluster.queue is queue
+
+    def hold(_: Jobs, control: RunControl) -> Report:
+        began.set()
+        assert go.wait(PROCESS_S_MAX)
+        control.check()
+        raise RunCancelled("held")
+
+    history = cluster.history
+    assert history is not None
+    queue.request(history, hold)
+    assert began.wait(PROCESS_S_MAX)
+    # Another log of the same disk waits for it, whatever its kind.
+    for path in (COMPACTION, "/admin/v2/persistent/public/default/t/compaction"):
+        assert node.ask("PUT", f"{path}?wait=false").status_code == 409
+    request = node.ask("PUT", COMPACTION).headers["x-lithify-request"]
+    [row] = node.call("GET", f"{COMPACTION}/progress?request={request}")
+    assert (row["status"], "metastore" in row["waitsFor"]) == ("RUNNING", True)
+    go.set()
+    while row["status"] == "RUNNING":
+        [row] = node.call("GET", f"{COMPACTION}/progress?request={request}")
+    assert row["status"] == "SUCCESS"
+
+
+def test_the_history_is_compacted_without_a_request(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with ClusterNode(tmp_path, clock=clock) as node:
+        write(node, b"key", *(b"%d" % number for number in range(20)))
+        clock.advance(7200)
+        write(node, b"key", b"new")
+        wait_until(lambda: node.call("GET", f"{HISTORY}/history?limit=1") != [])
+        assert node.call("GET", "/cluster")["metastore"]["floor"] > 0
+        [report] = node.call("GET", f"{HISTORY}/history?limit=1")
+        assert (report["trigger"], report["result"]) == ("periodic", "done")

@@ -91,7 +91,7 @@ class SimulatedNode:
         own = self.groups[group]
         return await self.ask(self.member, partial(own.query_local if local else own.read, query))
 
-    async def ask(self, target: Member, begin: Callable[[Done], None]) -> CommandResult:
+    async def ask(self, target: Member, begin: Callable[[Done], object]) -> CommandResult:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         waiting = self.world.in_flight.setdefault(target.name, set())
         waiting.add(future)

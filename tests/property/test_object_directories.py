@@ -17,7 +17,7 @@ import pytest
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.events import ignore_events
-from lithify.fs import MemoryFileSystem
+from lithify.fs import MemoryFileSystem, write_atomic
 from lithify.log.directory_marks import log_id_in
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.settings import LogSettings
@@ -157,6 +157,17 @@ class World:
         self.cluster.metastores = older
         self.topics = self.opened()
 
+    def forget_object(self, name: str) -> None:
+        """The file that names the object is lost or damaged."""
+        path = f"{self.path(name)}/OBJECT"
+        if self.fs.exists(path):
+            self.topics.close()
+            if self.rng.random() < 0.5:
+                self.fs.remove(path)
+            else:
+                write_atomic(self.fs, path, b"?")
+            self.topics = self.opened()
+
     def adopt(self) -> None:
         for each in self.topics.unclaimed():
             with suppress(InvalidInput):
@@ -200,9 +211,10 @@ def test_only_exactly_the_deleted_object_goes(seed: int, *, ages: bool) -> None:
                 partial(world.copy, name),
                 partial(world.put_back, name),
                 partial(world.drop_elsewhere, name),
+                partial(world.forget_object, name),
                 world.adopt,
             ]
-            weights = [8, 3, 1, 1, 3, 6, 4, 1]
+            weights = [8, 3, 1, 1, 3, 6, 4, 1, 1]
             if ages:
                 steps.append(world.age)
                 weights.append(1)

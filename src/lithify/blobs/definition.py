@@ -72,6 +72,12 @@ class StoreDefinitions(Protocol):
     def check_store_owner(self, name: str) -> None:
         """Raise `NotOwner` if a store belongs to another node."""
 
+    def place_store(self) -> str:
+        """The node that a new store belongs on."""
+
+    def check_store_place(self, name: str, owner: str) -> None:
+        """Raise `NotOwner` if a new store belongs on another node than this one."""
+
     def add_store(self, name: str, row: dict[str, Any]) -> None:
         """Add a definition; durable when it returns."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lithify.blobs.compaction.scheduling import BlobCompactions
@@ -41,12 +42,13 @@ from lithify.errors import (
     LithifyError,
     MissingFile,
     OpenFailed,
+    UnclaimedDirectory,
     is_outcome_unknown,
 )
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.json_settings import changed_settings
-from lithify.log.directory_marks import begin_creation, clear_mark, remove_created
-from lithify.log.file_names import MANIFEST, OBJECT
+from lithify.log.directory_marks import begin_creation, remove_created
+from lithify.log.file_names import MANIFEST
 from lithify.log.object_file import WrongObject
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
@@ -151,7 +153,6 @@ class BlobStores:
                         remove_created(self._fs, self._path(name))
                 raise
             try:
-                self._directories.check_object(name)
                 self._directories.created(name)
             except BaseException:
                 # It is defined: the next use removes the mark.
@@ -214,8 +215,14 @@ class BlobStores:
                 segment_bytes=segment_bytes,
                 settings=with_settings(self.settings, known.settings),
                 clock=self.clock,
-                define=lambda: self._definitions.add_store(target, definition.row()),
+                define=partial(self._define_copy, target, definition),
             )
+
+    def _define_copy(self, name: str, definition: StoreDefinition) -> None:
+        self._definitions.add_store(name, definition.row())
+        # It is defined: a failure must not remove it. Without `OBJECT` it can be adopted.
+        with suppress(LithifyError):
+            self._directories.claim(name)
 
     def verify(self, name: str) -> VerifyReport:
         """Check every byte of a store, and its index against a replay of its log."""
@@ -232,6 +239,15 @@ class BlobStores:
         """The stores that have their data on this node, sorted."""
         return list(filter(self._definitions.owns_store, self.names()))
 
+    def check_place(self, name: str, owner: str = "") -> None:
+        """Raise `NotOwner` if a new store belongs on another node: `owner`, or where it is placed.
+
+        `create` makes one on this node.
+        """
+        check_store_name(name)
+        if name not in self._definitions.stores():
+            self._definitions.check_store_place(name, owner or self._definitions.place_store())
+
     def definition(self, name: str) -> StoreDefinition:
         """The definition of a store; raises `BlobStoreNotFound`."""
         row = self._definitions.stores().get(name)
@@ -245,12 +261,18 @@ class BlobStores:
             definition = self.definition(name)
             self._definitions.check_store_owner(name)
             identity = self._definitions.store_identity(name)
+            removed = [identity.id] if identity is not None else []
             try:
                 self._directories.check_shape(name, definition)
                 self._directories.check_object(name)
-            except (ShapeDiffers, WrongObject) as error:
+            except (ShapeDiffers, UnclaimedDirectory, WrongObject) as error:
+                # A crash after this leaves a directory that no removal deletes.
+                self._directories.disown_removed(name)
                 self._definitions.remove_store(name)
                 log.warning("the directory of a deleted blob store is kept", reason=str(error))
+                self._remove_from_use(name)
+                self.damage.forget(f"blob store {name}")
+                self._definitions.confirm_removals(removed)
                 return
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
@@ -267,7 +289,7 @@ class BlobStores:
             self._remove_from_use(name)
             self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
-            self._definitions.confirm_removals([identity.id] if identity is not None else ())
+            self._definitions.confirm_removals(removed)
 
     def _remove_from_use(self, name: str) -> None:
         """Remove a store from use."""
@@ -304,19 +326,27 @@ class BlobStores:
     ) -> None:
         """Define a store that has a directory and no definition; see `unclaimed_directories.py`."""
         with self._claims.of([name]):
+            is_unclaimed = name in self._directories.scan()
             if name in self._definitions.stores():
-                raise BlobStoreExists(f"blob store {name} already exists")
-            if name not in self._directories.scan():
-                raise BlobStoreNotFound(f"blob store {name} has no unclaimed directory")
-            definition = self._directories.definition(
-                name, namespace, settings or {}, self.clock.now_ms()
-            )
-            with_settings(self.settings, definition.settings)
-            # It becomes another object. Without the file it is known by its name.
-            clear_mark(self._fs, self._path(name), OBJECT)
-            self._definitions.add_store(name, definition.row())
+                if not is_unclaimed:
+                    raise BlobStoreExists(f"blob store {name} already exists")
+                self._directories.check_claimable(name, self.definition(name))
+            else:
+                self._adopt_undefined(name, namespace, settings or {})
+            self._directories.claim(name)
             self._directories.scan()
         log.info("blob store adopted", store=name)
+
+    def _adopt_undefined(self, name: str, namespace: str, settings: Mapping[str, Any]) -> None:
+        if name not in self._directories.unclaimed:
+            raise BlobStoreNotFound(f"blob store {name} has no unclaimed directory")
+        now_ms = self.clock.now_ms()
+        definition = self._directories.definition(name, namespace, settings, now_ms)
+        with_settings(self.settings, definition.settings)
+        # It becomes another object. A crash after this, or after it is defined, leaves it
+        # unclaimed, and it can be adopted again.
+        self._directories.disown(name)
+        self._definitions.add_store(name, definition.row())
 
     # --- stores -----------------------------------------------------------------------------
 

@@ -9,14 +9,17 @@ When the node starts, a directory with the name of a store is one of these:
 2. marked `CREATING` and not defined: creating a store, a copy or a restore was interrupted; nothing
    of it was acknowledged. It is removed. If it is defined, only the mark is left over, unless the
    mark says that the definition existed before the restore: then it is removed too.
-3. defined: it is served, if it has the shape of the definition. Otherwise it is another store: it
-   is not opened, and a deletion removes only the definition.
+3. defined, and its file `OBJECT` names what is defined (`log/object_file.py`): it is served, if it
+   has the shape of the definition. Otherwise it is another store: it is not opened, and a deletion
+   removes only the definition.
 4. empty: the last step of a removal was interrupted. It is removed.
 5. **unclaimed**: kept and reported. It is not served, and no store is created in its place until it
    is adopted or moved away.
 
 Adopting defines the store: its shape is in its manifest. The namespace and settings are not in the
-directory, so they are arguments of adopting; missing settings are the node's.
+directory, so they are arguments of adopting; missing settings are the node's. If the store is
+defined with its data on this node, and only the file `OBJECT` is missing or damaged, adopting
+writes it, and the definition stays.
 
 Called by `stores.py`, which holds the claim of the name; all methods read the disk.
 """
@@ -47,7 +50,7 @@ from lithify.log.directory_marks import (
 )
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.manifest import read_manifest
-from lithify.log.object_file import check_object, is_of_other, read_object
+from lithify.log.object_file import WrongObject, check_object, is_of, read_object, write_object
 from lithify.logger import get_logger
 from lithify.names import check_store_name
 
@@ -57,12 +60,14 @@ if TYPE_CHECKING:
     from lithify.blobs.definition import StoreDefinitions
     from lithify.fs import FileSystem
 
-__all__ = ["StoreDirectories", "UnclaimedStore"]
+__all__ = ["StoreDirectories", "UnclaimedStore", "deletion_in", "differs_in_shape"]
 
 NAMED_MAX = 10
 """Number of unclaimed stores that one log line names."""
 
 log = get_logger("lithify.blobs")
+
+_UNREADABLE = (LithifyError, OSError, ValueError, KeyError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +116,7 @@ class StoreDirectories:
 
     def is_deleted(self, name: str) -> bool:
         """Whether a store is marked as deleted."""
-        found = read_deletion(self._fs, self.path(name))
-        return (
-            found is not None
-            and found.name == name
-            and found.covers("", log_id_in(self._fs, self.path(name)))
-        )
+        return deletion_in(self._fs, self.path(name), name) is not None
 
     def mark_deleted(self, name: str, now_ms: int) -> None:
         """Mark a store as deleted; durable when it returns."""
@@ -124,8 +124,7 @@ class StoreDirectories:
         if self._fs.exists(path):
             logs = {"": log_id_in(self._fs, path)}
             identity = self._definitions.store_identity(name)
-            object_id = identity.id if identity is not None else 0
-            write_deletion(self._fs, path, Deletion(name, now_ms, logs, object_id))
+            write_deletion(self._fs, path, Deletion(name, now_ms, logs, identity))
 
     def unmark(self, name: str) -> None:
         """Remove the mark; the definition is still there."""
@@ -138,13 +137,13 @@ class StoreDirectories:
     def created(self, name: str) -> None:
         """Remove the mark `CREATING` of a store that is defined."""
         if is_creating(self._fs, self.path(name)):
+            self.check_object(name)
             clear_mark(self._fs, self.path(name), CREATING)
 
     def check_shape(self, name: str, definition: StoreDefinition) -> None:
         """Raise `ShapeDiffers` if a directory holds another store than the defined one."""
-        try:
-            shape = self._shape(name)
-        except (LithifyError, OSError, ValueError, KeyError, TypeError):
+        shape = _readable_shape(self._fs, self.path(name))
+        if shape is None:
             # Missing or damaged: opening the store reports it.
             return
         found = shape.capacity_bytes, shape.segment_bytes
@@ -153,20 +152,55 @@ class StoreDirectories:
             raise ShapeDiffers(name, self.path(name), defined, found)
 
     def check_object(self, name: str) -> None:
-        """Raise `WrongObject` unless the directory is of the store that is defined."""
-        wanted = self._definitions.store_identity(name)
-        check_object(self._fs, self.path(name), wanted, f"blob store {name}")
+        """Raise `WrongObject` or `UnclaimedDirectory` unless it is of the defined store."""
+        wanted, path = self._definitions.store_identity(name), self.path(name)
+        adopt, is_new = f"lithify blobs adopt {name}", self._is_new(path)
+        check_object(self._fs, path, wanted, f"blob store {name}", adopt, is_new=is_new)
 
     def _is_served(self, name: str) -> bool:
+        wanted, path = self._definitions.store_identity(name), self.path(name)
+        is_own = is_of(self._fs, path, wanted, is_new=self._is_new(path))
+        return self._definitions.owns_store(name) and is_own
+
+    def _is_new(self, path: str) -> bool:
+        """Is nothing acknowledged in it? It gets the file `OBJECT` when it is defined."""
+        fs = self._fs
+        return not fs.exists(path) or is_creating(fs, path) or is_empty(fs, path)
+
+    def disown(self, name: str) -> None:
+        """Remove what a directory says of itself, durably: it is of no object from then on."""
+        for each in (OBJECT, DELETED):
+            clear_mark(self._fs, self.path(name), each)
+
+    def disown_removed(self, name: str) -> None:
+        """Before a store is removed of which this directory has not the data."""
+        found = read_object(self._fs, self.path(name))
+        if found is None or found == self._definitions.store_identity(name):
+            # Otherwise the removal would delete it.
+            self.disown(name)
+
+    def claim(self, name: str) -> None:
+        """Say in a directory that it is of the defined store, durably."""
         wanted = self._definitions.store_identity(name)
-        is_other = is_of_other(self._fs, self.path(name), wanted)
-        return self._definitions.owns_store(name) and not is_other
+        if wanted is not None and self._definitions.owns_store(name):
+            write_object(self._fs, self.path(name), wanted)
+
+    def check_claimable(self, name: str, definition: StoreDefinition) -> None:
+        """Raise unless a directory can be that of the defined store, and only lacks `OBJECT`."""
+        self._definitions.check_store_owner(name)
+        found, wanted = (
+            read_object(self._fs, self.path(name)),
+            self._definitions.store_identity(name),
+        )
+        if found is not None and wanted is not None:
+            raise WrongObject(f"blob store {name}", self.path(name), wanted.id, found.id)
+        self.check_shape(name, definition)
 
     def definition(
         self, name: str, namespace: str, settings: Mapping[str, Any], now_ms: int
     ) -> StoreDefinition:
         """The definition for an unclaimed directory; raises if it holds no store."""
-        shape = self._shape(name)
+        shape = _shape(self._fs, self.path(name))
         return StoreDefinition(
             namespace, shape.capacity_bytes, shape.segment_bytes, now_ms, dict(settings)
         )
@@ -185,19 +219,13 @@ class StoreDirectories:
 
     def _problem(self, name: str) -> str:
         try:
-            self._shape(name)
-        except (LithifyError, OSError, ValueError, KeyError, TypeError) as error:
+            _shape(self._fs, self.path(name))
+            row = self._definitions.stores().get(name)
+            if row is not None:
+                self.check_claimable(name, StoreDefinition(**row))
+        except _UNREADABLE as error:
             return str(error)
         return ""
-
-    def _shape(self, name: str) -> StoreShape:
-        path = self.path(name)
-        if self._fs.exists(f"{path}/{MANIFEST}"):
-            manifest = read_manifest(self._fs, path)
-            shape = StoreShape.from_state(manifest.state) if manifest.kind == KIND else None
-            if shape is not None:
-                return shape
-        raise NotABlobStore(f"{path} holds no blob store, or one whose creation was not finished")
 
     def _names(self) -> Iterator[str]:
         for name in self._fs.list(self._root) if self._fs.exists(self._root) else ():
@@ -220,13 +248,15 @@ class StoreDirectories:
         for name in list(self._names()):
             known = self._is_served(name)
             path = self.path(name)
-            if self.is_deleted(name):
-                if known:
+            deletion = deletion_in(self._fs, path, name)
+            if deletion is not None:
+                # The store may have been created again: then its definition stays.
+                if known and deletion.of == self._definitions.store_identity(name):
                     self._definitions.remove_store(name)
                 remove_deleted(self._fs, path)
             elif is_creating(self._fs, path):
                 if known and not is_restoring(self._fs, path):
-                    clear_mark(self._fs, path, CREATING)
+                    self.created(name)
                 else:
                     remove_created(self._fs, path)
             elif not known and is_empty(self._fs, path):
@@ -240,3 +270,35 @@ class StoreDirectories:
                 stores=len(self.unclaimed),
                 first=", ".join(list(self.unclaimed)[:NAMED_MAX]),
             )
+
+
+def deletion_in(fs: FileSystem, directory: str, name: str) -> Deletion | None:
+    """The mark in the directory of a store, if it names what is there."""
+    found = read_deletion(fs, directory)
+    if found is None or found.name != name:
+        return None
+    covers = found.covers("", log_id_in(fs, directory), read_object(fs, directory))
+    return found if covers else None
+
+
+def differs_in_shape(fs: FileSystem, directory: str, row: Mapping[str, Any]) -> bool:
+    """Does a directory hold another store than the defined one? False if it cannot be read."""
+    shape = _readable_shape(fs, directory)
+    defined = row["capacity_bytes"], row["segment_bytes"]
+    return shape is not None and (shape.capacity_bytes, shape.segment_bytes) != defined
+
+
+def _readable_shape(fs: FileSystem, path: str) -> StoreShape | None:
+    try:
+        return _shape(fs, path)
+    except _UNREADABLE:
+        return None
+
+
+def _shape(fs: FileSystem, path: str) -> StoreShape:
+    if fs.exists(f"{path}/{MANIFEST}"):
+        manifest = read_manifest(fs, path)
+        shape = StoreShape.from_state(manifest.state) if manifest.kind == KIND else None
+        if shape is not None:
+            return shape
+    raise NotABlobStore(f"{path} holds no blob store, or one whose creation was not finished")

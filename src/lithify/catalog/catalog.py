@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lithify.catalog.changes import CatalogChange, CatalogUpdate
     from lithify.catalog.objects import CatalogObject, Group
 
-__all__ = ["Catalog", "CatalogBuilder"]
+__all__ = ["Catalog", "CatalogBuilder", "activation_of"]
 
 _T = TypeVar("_T", bound="CatalogObject")
 
@@ -222,7 +222,7 @@ class Catalog:
         """The next version; `timestamp` is the time at which the update was appended."""
         if update.version != self.version + 1:
             raise OutOfOrder(update.version, self.version)
-        activation = max(add_ms(timestamp, update.delay_ms), self.activation + 1)
+        activation = activation_of(update, timestamp, self.activation)
         builder = CatalogBuilder(self)
         for change in update.changes:
             builder.apply(change, activation)
@@ -234,6 +234,11 @@ class Catalog:
         for change in changes:
             builder.apply(change, 0)
         return builder.build(self.version, self.activation)
+
+
+def activation_of(update: CatalogUpdate, timestamp: int, before: int) -> int:
+    """The activation of a version whose update was appended at a time, after the one before it."""
+    return max(add_ms(timestamp, update.delay_ms), before + 1)
 
 
 class CatalogBuilder:

@@ -1,9 +1,9 @@
 """Waits for runs of compaction and prints them: progress, plans, statuses, reports.
 
 The row of a run is that of `CompactionStatus.row`, with the name of the log under its kind: `topic`
-or `store`; for a Raft group it also has the `node`. Progress is shown on a terminal only: one bar
-per phase, with bytes and the remaining time. The reason for a wait is printed to any output. Used
-by the modules of this package only.
+or `store`; for a Raft group it also has the `node`, for the history of the metastore `log`.
+Progress is shown on a terminal only: one bar per phase, with bytes and the remaining time. The
+reason for a wait is printed to any output. Used by the modules of this package only.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 __all__ = [
+    "HISTORY",
     "MEMBERS",
     "POLL_S",
     "STORES",
@@ -63,9 +64,10 @@ def run_continues(noun: str, name: str, data: str | None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if data is None:
+            of = f" {name}" if name else ""
             print_error_line(
-                f"the run continues at the node; lithify {noun} compaction-status {name} shows it, "
-                f"lithify {noun} cancel-compaction {name} cancels it"
+                f"the run continues at the node; lithify {noun} compaction-status{of} shows it, "
+                f"lithify {noun} cancel-compaction{of} cancels it"
             )
         raise
 
@@ -78,8 +80,8 @@ class RunPrinter:
     counted: str
     read: str
     """Field of a report: the number of entries that were judged."""
-    kept: str
-    """Field of a report: the number of entries that were kept."""
+    kept: str = ""
+    """Field of a report: the number of entries that were kept; empty if a run keeps none."""
 
     def wait(self, read: Callable[[], list[Row]], rows: list[Row] | None = None) -> list[Row]:
         """Read statuses until no run is in progress, and show progress; returns the last statuses.
@@ -141,21 +143,25 @@ class RunPrinter:
             [f"dropped, {cause}", human_count(count), _bytes(size) if size else ""]
             for cause, (count, size) in report["dropped"].items()
         ]
-        kept = human_count(report.get(self.kept, 0))
-        rows.append(["kept", kept, _bytes(report["kept_bytes"])])
+        if self.kept:
+            kept = human_count(report.get(self.kept, 0))
+            rows.append(["kept", kept, _bytes(report["kept_bytes"])])
         for what in ("retired", "reclaimed"):
             if report[f"{what}_bytes"]:
                 rows.append([what, "", _bytes(report[f"{what}_bytes"])])
         print_table(title, ("", f"{self.counted}>", "size>"), rows)
         phases = ", ".join(f"{k} {v:.2f} s" for k, v in report["seconds_by_phase"].items())
-        print_line(f"  {phases}")
+        if phases:
+            print_line(f"  {phases}")
 
     def print_history(self, title: str, rows: list[Row], *, as_json: bool) -> None:
         """Print reports, one per line."""
         if as_json:
             print_json(rows)
             return
-        columns = ("began", "took>", "trigger", "result", f"{self.counted}>", "kept>", "size>")
+        kept, size = (self.kept, "kept_bytes") if self.kept else ("", "retired_bytes")
+        outcome = "kept>" if kept else "dropped>"
+        columns = ("began", "took>", "trigger", "result", f"{self.counted}>", outcome, "size>")
         shown = [
             [
                 human_time(row["started_ms"], "seconds"),
@@ -163,8 +169,8 @@ class RunPrinter:
                 row["trigger"],
                 row["result"],
                 human_count(row.get(self.read, 0)),
-                human_count(row.get(self.kept, 0)),
-                _bytes(row["kept_bytes"]),
+                human_count(row.get(kept, 0) if kept else _dropped(row)),
+                _bytes(row[size]),
                 row["error"] or "",
             ]
             for row in rows
@@ -221,6 +227,7 @@ class RunPrinter:
 TOPICS = RunPrinter("topic", "messages", "read_messages", "kept_messages")
 STORES = RunPrinter("store", "records", "read_entries", "kept_entries")
 MEMBERS = RunPrinter("node", "entries", "read_entries", "kept_entries")
+HISTORY = RunPrinter("log", "revisions", "read_entries")
 
 
 def _known(read: Callable[[], list[Row]]) -> list[Row]:
@@ -233,6 +240,10 @@ def _known(read: Callable[[], list[Row]]) -> list[Row]:
                 f"{error}; compaction-history lists the runs that ended"
             ) from error
         raise
+
+
+def _dropped(row: Row) -> int:
+    return sum(count for count, _ in row["dropped"].values())
 
 
 def _bytes(count: int) -> str:

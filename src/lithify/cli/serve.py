@@ -56,7 +56,10 @@ def serve(
     ] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=HOST:PORT", help="Another node of the cluster; repeatable."),
+        typer.Option(
+            metavar="NAME=HOST:PORT",
+            help="Another node of a new cluster, or this one; repeatable.",
+        ),
     ] = None,
     join: Annotated[
         bool, typer.Option("--join", help="Wait to be added to a cluster; do not start one.")

@@ -165,9 +165,9 @@ def _add_unclaimed(app: FastAPI) -> None:
 
 
 def _add_cluster(app: FastAPI) -> None:
-    from lithify.http.cluster import catalog, members, raft
+    from lithify.http.cluster import catalog, members, metastore, raft
 
-    for module in (members, raft, catalog):
+    for module in (members, raft, metastore, catalog):
         app.include_router(module.router)
 
 

@@ -6,7 +6,8 @@
                 only after the mark is removed.
     DELETED     The directory is deleted. The mark has the name of the topic or store and the random
                 id of each log deleted with it. It is written before the definition is removed, and
-                is itself removed last. In a cluster it has the id of the object, too.
+                is itself removed last. In a cluster it has the id of the object and its time of
+                creation, too: it permits to remove exactly that object.
 
 A mark is one checked line (`fs/checked_lines.py`), put in place by one rename:
 
@@ -17,7 +18,9 @@ was no readable log.
 
 Only a mark permits the removal of data. A directory with neither a definition nor a mark may be a
 restored backup, or the definitions may be older than it: it is kept. A damaged mark, or one with
-the id of another log, permits nothing.
+the id of another log or object, permits nothing. A mark of version 0.1 has no object: it permits
+the removal of a directory that names one (`object_file.py`) only by the id of the log, and never
+that of a definition in a catalog.
 
 Used by creation and deletion of topics and blob stores, and by restore.
 """
@@ -36,6 +39,7 @@ from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import CREATING, DELETED, LOCK, OBJECT
 from lithify.log.manifest import read_manifest
+from lithify.log.object_file import ObjectIdentity
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
@@ -67,18 +71,30 @@ class Deletion:
     name: str
     time_ms: int
     logs: dict[str, str] = field(default_factory=dict)
-    object_id: int = 0
-    """0: it is not known."""
+    of: ObjectIdentity | None = None
+    """None: version 0.1 wrote it, or a node without a catalog."""
 
-    def covers(self, place: str, log_id: str) -> bool:
-        """May a directory with this log be removed? One without a log has no readable data."""
-        return place in self.logs and log_id in ("", self.logs[place])
+    def covers(self, place: str, log_id: str, found: ObjectIdentity | None) -> bool:
+        """May a directory be removed that has this log and names this object, if any?
+
+        A directory without a log is the rest of an interrupted removal, or it has no data. Of a
+        newer object with that name it would name that object.
+        """
+        if place not in self.logs:
+            return False
+        is_same_log = log_id == self.logs[place]
+        if self.of is None:
+            return is_same_log and log_id != "" if found is not None else is_same_log or not log_id
+        if found is not None:
+            return found == self.of and (is_same_log or not log_id)
+        # The file `OBJECT` of a sibling is removed last. Here the mark is.
+        return is_same_log or not (place or log_id)
 
     def to_json(self) -> str:
         """Encode for the file."""
         row: dict[str, Any] = {"name": self.name, "logs": self.logs, "time_ms": self.time_ms}
-        if self.object_id:
-            row["id"] = self.object_id
+        if self.of is not None:
+            row |= {"id": self.of.id, "created_ms": self.of.created_ms}
         return json.dumps({"version": _VERSION, **row}, separators=(",", ":"), sort_keys=True)
 
 
@@ -105,7 +121,10 @@ def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
         row = json.loads(lines[0][1])
         if row["version"] != _VERSION:
             return None
-        return Deletion(row["name"], row["time_ms"], dict(row["logs"]), row.get("id", 0))
+        of = None
+        if "created_ms" in row:
+            of = ObjectIdentity(row["id"], row["name"], row["created_ms"])
+        return Deletion(row["name"], row["time_ms"], dict(row["logs"]), of)
     except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 

@@ -9,7 +9,9 @@ It is written before the log. A directory whose file names another object than t
 name is not served. A removal in the catalog deletes only a directory that names exactly what was
 removed; the file is deleted last, so a crash leaves it.
 
-A directory without the file, or with a damaged one, is known by its name alone, as in version 0.1.
+A directory with data and without the file, or with a damaged one, is not served: it may have been
+copied from elsewhere. It is claimed by an administrator who adopts it, and by an import of the
+definitions of version 0.1, which has no such files.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput, LithifyError, WriteFailed
+from lithify.errors import InvalidInput, LithifyError, UnclaimedDirectory, WriteFailed
 from lithify.exit_codes import CONFLICT
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
@@ -31,7 +33,7 @@ __all__ = [
     "ObjectIdentity",
     "WrongObject",
     "check_object",
-    "is_of_other",
+    "is_of",
     "read_object",
     "write_object",
 ]
@@ -61,21 +63,35 @@ class WrongObject(InvalidInput):
         )
 
 
-def check_object(fs: FileSystem, directory: str, wanted: ObjectIdentity | None, what: str) -> None:
-    """Raise `WrongObject` unless the directory is of this object; it says so from then on."""
+def check_object(
+    fs: FileSystem,
+    directory: str,
+    wanted: ObjectIdentity | None,
+    what: str,
+    adopt: str,
+    *,
+    is_new: bool,
+) -> None:
+    """Raise `WrongObject` or `UnclaimedDirectory` unless the directory is of this object.
+
+    A new one, which has no data yet, is of it from then on. `adopt` is the command for another.
+    """
     if wanted is None:
         return
     found = read_object(fs, directory)
+    if found is None and not is_new:
+        why = f"is not named by a readable file {OBJECT}"
+        raise UnclaimedDirectory(what, directory, adopt, why)
     if found is None:
         write_object(fs, directory, wanted)
     elif found != wanted:
         raise WrongObject(what, directory, wanted.id, found.id)
 
 
-def is_of_other(fs: FileSystem, directory: str, wanted: ObjectIdentity | None) -> bool:
-    """Does the directory say that it is of another object?"""
+def is_of(fs: FileSystem, directory: str, wanted: ObjectIdentity | None, *, is_new: bool) -> bool:
+    """Would `check_object` accept the directory?"""
     found = read_object(fs, directory) if wanted is not None else None
-    return found is not None and found != wanted
+    return found == wanted or (found is None and is_new)
 
 
 def read_object(fs: FileSystem, directory: str) -> ObjectIdentity | None:

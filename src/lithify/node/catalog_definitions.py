@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
 from lithify.catalog.objects import ObjectKind
-from lithify.errors import LithifyError, WriteFailed
+from lithify.catalog.placement import place
+from lithify.errors import InvalidInput, LithifyError, WriteFailed
 from lithify.exit_codes import OUTCOME_UNKNOWN
 from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
@@ -170,6 +171,19 @@ class CatalogDefinitions(DefinitionStore):
         """See `DefinitionStore`."""
         found = self._cluster.nodes().get(node)
         return NodeUrls(found.pulsar, found.pulsar_tls, found.http) if found else NodeUrls()
+
+    def place_store(self) -> str:
+        """See `DefinitionStore`: by the zone, among the nodes that serve HTTP."""
+        nodes, zone = self._cluster.nodes().items(), self.catalog.default_zone
+        serving = {self.node, *(name for name, each in nodes if each.is_alive and each.http)}
+        (owner,) = place(self.catalog, zone.id if zone is not None else 0, serving)
+        return owner
+
+    def check_store_place(self, name: str, owner: str) -> None:
+        """See `DefinitionStore`."""
+        if owner not in self._cluster.nodes():
+            raise InvalidInput(f"node {owner} is not a member of the cluster")
+        super().check_store_place(name, owner)
 
     # --- changing ---------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The cluster in a process: its Raft node, the metastore and the catalog, in one thread.
 
-    cluster = Cluster(settings, fs, directory, clock, failed)
+    cluster = Cluster(settings, fs, directory, clock, failed, queue=queue)
     cluster.start()
     cluster.catalog.current                                     # any thread
     cluster.call(partial(cluster.catalog.execute, commands)).result()
@@ -13,14 +13,19 @@ alone is its own quorum, and opens no port.
 If the directory belongs to a member of a larger cluster and there is no cluster port, the cluster
 is only **read**: as far as this node knew it when it was stopped. Changes raise `MemberReadsOnly`.
 
+The history of the metastore is compacted by the queue of the process, on the node that leads
+(`metastore/compaction/history_compaction.py`); `DIRECTORY/metastore` has the reports. The queue is
+that of the Raft groups too, and has to be closed before the cluster.
+
 A node with the name of another one, or of another cluster, is refused by the others
 (`raft/net/transport.py`, `node_registry.py`).
 
 If the Raft node fails later, or the name of this node turns out to be taken, `failed` gets the
 error, once, in the cluster thread; every later `call` raises `LogClosed`.
 
-`start`, `close` and `call` are for any thread; so are `name`, `is_alone`, `nodes`, `announce`, and
-of the catalog `versions`, `current` and `now`. Everything else runs in the cluster thread.
+`start`, `close` and `call` are for any thread; so are `name`, `is_alone`, `nodes`, `announce`,
+`queue`, what `history` says is, and of the catalog `versions`, `current` and `now`. Everything else
+runs in the cluster thread.
 """
 
 from __future__ import annotations
@@ -34,8 +39,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lithify.catalog.manager.activation import ALONE, ActivationTiming
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog.update_log.errors import AppendOutcomeUnknown
-from lithify.errors import InvalidInput, LithifyError, LogClosed
+from lithify.errors import InvalidInput, LithifyError, LogClosed, WriteFailed
+from lithify.events import ignore_events
 from lithify.logger import get_logger
+from lithify.metastore.compaction.history_compaction import HistoryCompaction, HistorySettings
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
@@ -51,6 +58,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from lithify.clock import Clock
+    from lithify.compaction.scheduling.run_queue import RunQueue
+    from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.metastore import KeyValue, Rows
     from lithify.node.settings import NodeSettings
@@ -62,10 +71,14 @@ T = TypeVar("T")
 
 RAFT = "raft"
 """The directory of the Raft node, in the data directory."""
+METASTORE = "metastore"
+"""The directory of the reports of the metastore's history."""
 IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
 SAY_S = 1.0
 """A wait for other nodes that takes longer is logged; an election takes about as long."""
 RETRY_S = 0.2
+OBSERVE_S = 1.0
+"""The interval at which the triggers of the history's compaction are checked."""
 LEAVE_S = 1.0
 """How long a stopping node tries to end its lease."""
 
@@ -82,9 +95,18 @@ class Cluster:
         directory: str,
         clock: Clock,
         failed: Callable[[BaseException], None],
+        *,
+        queue: RunQueue,
+        events: EventSink = ignore_events,
     ) -> None:
         given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
-        given = replace(given, group=replace(given.group, clock=clock))
+        given = replace(given, group=replace(given.group, clock=clock), queue=queue)
+        self._fs = fs
+        self._directory = f"{directory}/{METASTORE}"
+        self._events = events
+        self.queue = queue
+        self.history: HistoryCompaction | None = None
+        """None if the cluster is only read."""
         self.name = given.node
         self._clock = clock
         self._failed = failed
@@ -106,6 +128,10 @@ class Cluster:
 
     def start(self) -> None:
         """Return when the cluster can be used; see the module."""
+        try:
+            self._fs.mkdir(self._directory)
+        except OSError as error:
+            raise WriteFailed(self._directory, error) from error
         self._thread.start()
         try:
             self._beginning = self._thread.call(self._begin)
@@ -197,8 +223,18 @@ class Cluster:
         node.listeners.on_leader(self._led)
         self._applied(GROUP)
         await self._until_available(self._registry.load)
-        for work in (self._registry.register, self._registry.follow):
+        history = self.history = HistoryCompaction(
+            metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
+        )
+        observe = partial(self._observe, history)
+        for work in (self._registry.register, self._registry.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
+
+    async def _observe(self, history: HistoryCompaction) -> None:
+        while True:
+            # In a thread: it takes as long as there are logs in the queue.
+            await asyncio.to_thread(self.queue.observe, METASTORE, [history])
+            await asyncio.sleep(OBSERVE_S)
 
     async def _until_available(self, request: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Repeat a request until there is a quorum, and this node is a member."""

@@ -38,7 +38,10 @@ class ClusterSettings:
     cluster_host: str = "127.0.0.1"
     cluster_port: int | None = None
     peers: tuple[str, ...] = ()
-    """The other nodes of a new cluster, each as NAME=HOST:PORT."""
+    """The other nodes of a new cluster, each as NAME=HOST:PORT.
+
+    This node may be among them, with its port, so that all nodes have the same list.
+    """
     join: bool = False
     """Start no cluster: wait until the node is added to one."""
     cluster_secret_file: str = ""
@@ -60,8 +63,6 @@ class ClusterSettings:
             return
         check_range("cluster_port", self.cluster_port, 0, 65_535)
         peers = self.addresses
-        if self.node in peers:
-            raise InvalidSetting("peers", self.node, "others than the node itself")
         if peers and not self.node:
             raise InvalidSetting("node", "", "named, because it has peers, which name it too")
         if len(peers) >= VOTERS_MAX and not self.join:
@@ -70,7 +71,7 @@ class ClusterSettings:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The peers by name."""
+        """The other nodes by name."""
         found: dict[str, str] = {}
         for text in self.peers:
             name, equals, address = text.partition("=")
@@ -78,9 +79,14 @@ class ClusterSettings:
                 raise InvalidSetting("peers", text, "NAME=HOST:PORT, each name once")
             _checked("peers", text, name)
             try:
-                found[name] = str(parse_address(address))
+                parsed = parse_address(address)
             except InvalidInput as error:
                 raise InvalidSetting("peers", text, f"NAME=HOST:PORT: {error}") from error
+            if name == self.node and parsed.port != self.cluster_port:
+                limit = f"another node, or this one with its cluster_port {self.cluster_port}"
+                raise InvalidSetting("peers", text, limit)
+            found[name] = str(parsed)
+        found.pop(self.node, None)
         return found
 
 

@@ -2,9 +2,10 @@
 
 1. One worker process with a Spark session does the runs of all topics and blob stores. The first
    run starts it; it stops after an idle time (`pipeline/session_process.py`).
-2. Topics and blob stores share the node's queue (`compaction/scheduling/run_queue.py`). Once a
-   second both report to it what their triggers say (`topics/compaction/scheduling.py`,
-   `blobs/compaction/scheduling.py`), in a thread.
+2. All stores share the node's queue (`compaction/scheduling/run_queue.py`). Once a second topics
+   and blob stores report to it what their triggers say (`topics/compaction/scheduling.py`,
+   `blobs/compaction/scheduling.py`), in a thread. Raft groups and the metastore do so by themselves
+   (`raft/node/node.py`, `cluster.py`), and their runs do not use the worker.
 3. When the node stops, runs on topics are cancelled, those on blob stores are suspended, and the
    worker is stopped.
 

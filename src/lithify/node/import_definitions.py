@@ -3,18 +3,23 @@
     DIRECTORY/definitions              written by version 0.1, or by a restore
     DIRECTORY/definitions.taken-over   the same file afterwards; nothing reads it
 
-1. Read the file. If it is damaged, or of a newer version, the start of the node fails.
+1. Read the file. If it is damaged, or of a newer version, the start of the node fails. Omit topics
+   and stores whose directories are marked `DELETED`: their deletion is finished afterwards.
 2. Add to the catalog what it lacks, in batches. This node owns it, because its data is here. A
    tenant or namespace that the catalog has keeps its settings, and gets those that it lacks. If the
    catalog is new, what it begins with and the file lacks is removed before.
-3. Write the file `OBJECT` into the directories of all of these (`log/object_file.py`).
+3. Write the file `OBJECT` into the directories of all of these (`log/object_file.py`), unless it
+   names another object, or a store has another shape.
 4. Rename the file.
 
 A crash leaves the file, and the next start repeats all of it: what was added is in the catalog by
 then. What was deleted between two such starts is added again, without data.
 
 A topic or store that the catalog has with another owner is not added: the directory here stays
-unclaimed. Called when the node opens, before topics and blob stores.
+unclaimed. So nodes may import directories at once: the first to add a name owns it. A change that
+loses races, or whose outcome is unknown, is repeated: what it has added is not added again.
+
+Called when the node opens, before topics and blob stores.
 """
 
 from __future__ import annotations
@@ -24,17 +29,27 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import WriteFailed
+from lithify.blobs.unclaimed_directories import deletion_in, differs_in_shape
+from lithify.catalog.manager.errors import CatalogBusy
+from lithify.errors import LithifyError, WriteFailed, is_outcome_unknown
 from lithify.log.object_file import read_object, write_object
 from lithify.logger import get_logger
-from lithify.topics.definitions.definitions import AlreadyDefined, Definitions, NamespaceDefinition
+from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
+    Definitions,
+    NamespaceDefinition,
+    TopicDefinition,
+)
 from lithify.topics.definitions.definitions_file import DEFINITIONS, read_definitions
 from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.directories.unclaimed import deletion_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lithify.fs import FileSystem
+    from lithify.log.directory_marks import Deletion
+    from lithify.log.object_file import ObjectIdentity
     from lithify.node.catalog_definitions import CatalogDefinitions
 
 __all__ = ["IMPORTED", "import_definitions"]
@@ -45,6 +60,8 @@ BATCH_BYTES = 256 * 1024
 """Of the JSON form of what a batch adds; an update of the catalog has at most 1 MiB."""
 OWNER_BYTES = 64
 """Of the owner of a partition."""
+TRIES_MAX = 100
+"""Of one change, each of which loses several races."""
 NAMED_MAX = 10
 """Names of other nodes that are logged."""
 
@@ -59,14 +76,15 @@ def import_definitions(fs: FileSystem, directory: str, definitions: CatalogDefin
     found = read_definitions(fs, path)
     if found is None:
         return
+    found = _without_deleted(fs, directory, found)
     if not definitions.found:
-        definitions.change(partial(_without_others, found))
+        _change(definitions, partial(_without_initial, found))
         definitions.found = True
     for batch in _batches(found):
-        definitions.change(partial(_with_batch, batch))
+        _change(definitions, partial(_with_batch, found, batch))
     _write_objects(fs, directory, found, definitions.current)
     if found.logs:
-        definitions.change(lambda d: replace(d, logs=True))
+        _change(definitions, lambda d: replace(d, logs=True))
     _warn_of_others(found, definitions.current)
     try:
         fs.rename(path, f"{directory}/{IMPORTED}")
@@ -79,6 +97,40 @@ def import_definitions(fs: FileSystem, directory: str, definitions: CatalogDefin
         stores=len(found.stores),
         kept_as=IMPORTED,
     )
+
+
+def _change(definitions: CatalogDefinitions, edit: Callable[[Definitions], Definitions]) -> None:
+    for left in reversed(range(TRIES_MAX)):
+        try:
+            definitions.change(edit)
+        except LithifyError as error:
+            if not left or not (isinstance(error, CatalogBusy) or is_outcome_unknown(error)):
+                raise
+        else:
+            return
+
+
+def _without_deleted(fs: FileSystem, directory: str, found: Definitions) -> Definitions:
+    """Without topics and stores of which a mark says that they were deleted."""
+
+    def is_deleted(deletion: Deletion | None, created_ms: int) -> bool:
+        return deletion is not None and (
+            deletion.of is None or deletion.of.created_ms == created_ms
+        )
+
+    topics = {
+        text: each
+        for text, each in found.topics.items()
+        if not is_deleted(
+            deletion_of(fs, f"{directory}/topics", TopicName.parse(text)), each.created_ms
+        )
+    }
+    stores = {
+        name: row
+        for name, row in found.stores.items()
+        if not is_deleted(deletion_in(fs, f"{directory}/blobs/{name}", name), row["created_ms"])
+    }
+    return replace(found, topics=topics, stores=stores)
 
 
 def _batches(found: Definitions) -> Iterator[Definitions]:
@@ -102,7 +154,7 @@ def _batches(found: Definitions) -> Iterator[Definitions]:
     yield replace(_NOTHING, **batch)
 
 
-def _with_batch(batch: Definitions, current: Definitions) -> Definitions:
+def _with_batch(found: Definitions, batch: Definitions, current: Definitions) -> Definitions:
     for name, settings in batch.tenants.items():
         current = current.with_tenant(name, settings | current.tenants.get(name, {}))
     for text, namespace in batch.namespaces.items():
@@ -111,11 +163,24 @@ def _with_batch(batch: Definitions, current: Definitions) -> Definitions:
         current = current.with_namespace(Namespace.parse(text), merged)
     for text, topic in batch.topics.items():
         owned = replace(topic, owners=current.here * (topic.partitions or 1))
+        topic_name = TopicName.parse(text)
+        current = _with_namespace(found, topic_name.namespace, current)
         with suppress(AlreadyDefined):
-            current = current.with_new_topic(TopicName.parse(text), owned)
+            current = current.with_new_topic(topic_name, owned)
     for name, row in batch.stores.items():
+        current = _with_namespace(found, Namespace.parse(row["namespace"]), current)
         with suppress(AlreadyDefined):
             current = current.with_store(name, row)
+    return current
+
+
+def _with_namespace(found: Definitions, name: Namespace, current: Definitions) -> Definitions:
+    """Add a namespace that another node has removed since it was added."""
+    if name.tenant not in current.tenants:
+        current = current.with_tenant(name.tenant, found.tenants.get(name.tenant, {}))
+    if str(name) not in current.namespaces:
+        namespace = found.namespaces.get(str(name), NamespaceDefinition())
+        current = current.with_namespace(name, namespace)
     return current
 
 
@@ -123,28 +188,38 @@ def _write_objects(
     fs: FileSystem, directory: str, found: Definitions, current: Definitions
 ) -> None:
     """Say in the directories that exist of which objects they are, unless of other ones."""
-    places = [
-        (f"{directory}/topics/{part.path}", current.identity(part))
-        for text, topic in found.topics.items()
-        for part in topic.logs_of(TopicName.parse(text))
-        if current.owns(part)
-    ]
-    places += [
-        (f"{directory}/blobs/{name}", current.store_identity(name))
-        for name in found.stores
-        if current.owns_store(name)
-    ]
-    for path, wanted in places:
-        if wanted is None or not fs.exists(path):
-            continue
+    for path, wanted in _places(fs, directory, found, current):
         known = read_object(fs, path)
         # An id may be that of a catalog that was lost.
         if known is None or replace(known, id=wanted.id) == wanted != known:
             write_object(fs, path, wanted)
 
 
-def _without_others(found: Definitions, current: Definitions) -> Definitions:
-    """Without the tenants and namespaces of a new catalog that the file does not have."""
+def _places(
+    fs: FileSystem, directory: str, found: Definitions, current: Definitions
+) -> Iterator[tuple[str, ObjectIdentity]]:
+    """The directories of what the catalog has of the file, with this node as the owner."""
+    for text, topic in found.topics.items():
+        for part in topic.logs_of(TopicName.parse(text)):
+            path, wanted = f"{directory}/topics/{part.path}", current.identity(part)
+            if wanted is None or wanted.created_ms != topic.created_ms:
+                # It was created again.
+                continue
+            if current.owns(part) and fs.exists(path):
+                yield path, wanted
+    for name, row in found.stores.items():
+        path, wanted = f"{directory}/blobs/{name}", current.store_identity(name)
+        if wanted is None or wanted.created_ms != row["created_ms"]:
+            continue
+        is_here = current.owns_store(name) and fs.exists(path)
+        if is_here and not differs_in_shape(fs, path, current.stores[name]):
+            yield path, wanted
+
+
+def _without_initial(found: Definitions, current: Definitions) -> Definitions:
+    """Without what a new catalog begins with and the file does not have, unless it was changed."""
+    if replace(current, logs=False) != Definitions.initial():
+        return current
     for text in [name for name in current.namespaces if name not in found.namespaces]:
         current = current.without_namespace(Namespace.parse(text))
     for name in [name for name in current.tenants if name not in found.tenants]:
@@ -154,11 +229,12 @@ def _without_others(found: Definitions, current: Definitions) -> Definitions:
 
 def _warn_of_others(found: Definitions, current: Definitions) -> None:
     owners = {
-        text: set(current.topics[text].owners) if text in current.topics else {"a partition"}
-        for text in found.topics
+        text: _owners(TopicName.parse(text), each, current) for text, each in found.topics.items()
     }
-    owners |= {name: {current.store_places[name].owner} for name in found.stores}
-    others = {name: nodes for name, nodes in owners.items() if current.node not in nodes}
+    for name in found.stores:
+        place = current.store_places.get(name)
+        owners[name] = {place.owner} if place is not None else set()
+    others = {name: nodes for name, nodes in owners.items() if nodes and current.node not in nodes}
     for name, nodes in list(others.items())[:NAMED_MAX]:
         log.warning(
             "a name of this data directory belongs to another node: the directory is unclaimed",
@@ -167,3 +243,9 @@ def _warn_of_others(found: Definitions, current: Definitions) -> None:
             owner=", ".join(sorted(nodes)),
             all=len(others),
         )
+
+
+def _owners(name: TopicName, topic: TopicDefinition, current: Definitions) -> set[str]:
+    """The nodes of a topic, or of topics that have the names of its partitions; or the reverse."""
+    names = {str(name), str(name.whole), *map(str, topic.logs_of(name))}
+    return {node for each in names & current.topics.keys() for node in current.topics[each].owners}

@@ -10,6 +10,7 @@
 
     DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/raft/         the Raft node with the metastore and the catalog, see `cluster.py`
+    DIRECTORY/metastore/    reports of the compaction of the metastore's history
     DIRECTORY/definitions   definitions that are imported into the catalog when the node opens
     DIRECTORY/definitions.copy      what the catalog defines of this node, for other processes
     DIRECTORY/RESERVE       space reserved for a full disk, see `fs/full_disk_reserve.py`
@@ -92,7 +93,7 @@ class Node:
         if isinstance(self.fs, LocalFileSystem):
             offer_cache(f"{directory}/kernels")
         self.queue = RunQueue(self.clock)
-        """The queue of the runs of topics and blob stores."""
+        """The queue of all runs: topics, blob stores, Raft groups, the metastore's history."""
         self.failed: Callable[[], None] = ignore_failure
         """Called in the cluster thread when `cluster.failure` is set."""
         owner = f"{what}, pid {os.getpid()}"
@@ -101,7 +102,7 @@ class Node:
             lock = hold_directory(self.fs, f"{directory}/{LOCK}", owner)
             opening.callback(lock.release)
             self._reserve = Reserve(self.fs, directory)
-            self.cluster = Cluster(settings, self.fs, directory, self.clock, self._cluster_failed)
+            self.cluster = self._make_cluster(directory, events)
             with self._reserve.if_full():
                 self.cluster.start()
             opening.callback(self.cluster.close)
@@ -132,6 +133,17 @@ class Node:
             self._reserve.keep()
             self.topics.reserve = self.blobs.reserve = self._reserve
             self._stack = opening.pop_all()
+
+    def _make_cluster(self, directory: str, events: EventSink) -> Cluster:
+        return Cluster(
+            self.settings,
+            self.fs,
+            directory,
+            self.clock,
+            self._cluster_failed,
+            queue=self.queue,
+            events=events,
+        )
 
     def _cluster_failed(self, error: BaseException) -> None:
         if self.failed is ignore_failure:

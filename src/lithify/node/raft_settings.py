@@ -50,6 +50,7 @@ def make_raft_settings(
         listen,
         cluster.addresses,
         first_group=first_group,
+        keeps_first_group=True,
         join=cluster.join,
         cluster=cluster.cluster,
         tls=tls,

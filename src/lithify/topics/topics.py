@@ -42,8 +42,7 @@ from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
 from lithify.fs.full_disk_reserve import NO_RESERVE
 from lithify.fs.remove_tree import remove_tree
-from lithify.log.directory_marks import clear_mark
-from lithify.log.file_names import LOCK, OBJECT
+from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
 from lithify.settings import LogSettings
@@ -388,6 +387,9 @@ class Topics:
 
     def _open_topic(self, name: TopicName) -> Topic:
         self.definitions.check_owner(name)
+        if not self.definitions.current.owns(name):
+            # Its owner, another node, has deleted it since it was found.
+            raise TopicNotFound(f"topic {name} does not exist")
         whole = self._whole(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
@@ -569,13 +571,15 @@ class Topics:
             raise AlreadyDefined(topic.problem)
         if topic.partitions and topic.partitions[-1] >= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} has partitions above {PARTITIONS_MAX - 1}")
-        with self._claims.of([name, *map(name.partition_name, topic.partitions)]):
+        parts = [*map(name.partition_name, topic.partitions)]
+        with self._claims.of([name, *parts]):
             edit = adopting(self._fs, topic, self.now_ms())
-            for directory in topic.directories:
-                # It becomes another object. Without the file it is known by its name.
-                clear_mark(self._fs, directory, OBJECT)
+            # It becomes another object. A crash after this, or after the change, leaves it
+            # unclaimed, and it can be adopted again.
+            self._directories.disown(topic)
             self.definitions.change(edit)
-            self._directories.note_logs([name, *map(name.partition_name, topic.partitions)])
+            self._directories.claim(parts or [name])
+            self._directories.note_logs([name, *parts])
         self._directories.scan()
         log.info("topic adopted", topic=str(name), partitions=len(topic.partitions))
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from lithify.catalog.commands.topics import CreateTopic
 from lithify.catalog.objects import ObjectKind
+from lithify.clock import ManualClock
 from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.testing.memory_metastore import Happens
 from lithify.topics.definitions.definitions import (
@@ -35,6 +37,7 @@ from lithify.topics.definitions.definitions_file import (
     read_definitions,
 )
 from lithify.topics.definitions.topic_names import Namespace, TopicName
+from lithify.topics.topics import TopicNotFound, Topics, TopicSettings
 from tests.definitions_cluster import Member, MemoryCluster
 
 if TYPE_CHECKING:
@@ -406,3 +409,31 @@ def test_a_topic_that_another_command_creates_is_seen(cluster: MemoryCluster) ->
     definitions.execute([CreateTopic("public/default", "a", owners=("n7",))])
     assert definitions.current.topics[str(topic("a"))].owners == ("n7",)
     assert definitions.catalog.directory[ObjectKind.TENANT, 0]
+
+
+def test_a_topic_that_its_owner_deletes_while_it_is_looked_up_gets_no_directory(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = MemoryFileSystem()
+    here, owner = opened(cluster.member("n1"), fs), opened(cluster.member("n2"))
+    topics = Topics(
+        fs,
+        "data",
+        settings=TopicSettings(log=LogSettings()),
+        clock=ManualClock(),
+        events=ignore_events,
+        owner="n1",
+        definitions=here,
+    )
+    owner.change(lambda d: d.with_topic(topic("t"), TopicDefinition(owners=("n2",))))
+    check_owner = here.check_owner
+
+    def check_after_deletion(name: TopicName) -> None:
+        owner.change(lambda d: d.without_topic(name))
+        check_owner(name)
+
+    monkeypatch.setattr(here, "check_owner", check_after_deletion)
+    with pytest.raises(TopicNotFound):
+        topics.get("t")
+    assert not fs.exists("data/topics/public/default/t")
+    topics.close()

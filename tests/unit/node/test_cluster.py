@@ -13,6 +13,7 @@ import pytest
 
 from lithify.catalog.commands.tenants_and_namespaces import CreateTenant
 from lithify.clock import SystemClock
+from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.errors import InvalidInput, LogClosed
 from lithify.fs import LocalFileSystem
 from lithify.node.cluster import Cluster
@@ -35,7 +36,8 @@ def cluster_at(
     directory: Path, failed: Callable[[BaseException], None] = ignore, **settings: Any
 ) -> Cluster:
     given = NodeSettings(data=str(directory), tick_ms=20, **settings)
-    return Cluster(given, LocalFileSystem(), str(directory), SystemClock(), failed)
+    fs, clock = LocalFileSystem(), SystemClock()
+    return Cluster(given, fs, str(directory), clock, failed, queue=RunQueue(clock))
 
 
 def until(condition: Callable[[], bool]) -> None:

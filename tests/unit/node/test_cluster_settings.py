@@ -37,6 +37,12 @@ def test_without_settings_a_node_is_alone_under_a_random_permanent_name(tmp_path
     assert {raft_of(tmp_path).node for _ in range(20)} == {found.node}
 
 
+def test_all_nodes_may_have_the_same_list_of_peers(tmp_path: Path) -> None:
+    found = raft_of(tmp_path, node="n2", cluster_port=7001, peers=PEERS)
+    assert found.peers == {"n3": "10.0.0.3:7001"}
+    assert found.first_members == ["n2", "n3"]
+
+
 def test_a_member_has_an_address_and_its_peers(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"a secret of sixteen bytes or more\n")
@@ -99,7 +105,10 @@ TOKENS = {"token_secret_file": "t"}
         ({"cluster_port": 70_000}, "cluster_port is 70000, must be from 0 to 65535"),
         ({"tick_ms": 0}, "tick_ms is 0, must be from 1"),
         ({"cluster_port": 1, "peers": PEERS}, "node is '', must be named"),
-        ({"cluster_port": 1, "node": "n2", "peers": PEERS}, "others than the node itself"),
+        (
+            {"cluster_port": 1, "node": "n2", "peers": PEERS},
+            "another node, or this one with its cluster_port 1",
+        ),
         ({"cluster_port": 1, "node": "n1", "peers": ("n2",)}, "NAME=HOST:PORT, each name once"),
         ({"cluster_port": 1, "node": "n1", "peers": ("n2=h",)}, "NAME=HOST:PORT: address 'h'"),
         ({"cluster_port": 1, "node": "n1", "peers": PEERS * 2}, "each name once"),

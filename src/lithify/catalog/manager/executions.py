@@ -1,7 +1,8 @@
 """Executes changes of the catalog, one after the other, on this node.
 
 1. Take the batches that wait, at most a group. Plan each on the catalog that the one before it in
-   the group would result in. Each batch that changes something is an update of its own.
+   the group would result in. Each batch that changes something is an update of its own. A long one
+   is alone in its group, and is planned in another thread.
 2. Append the updates to the log, all in one transaction: as with a group commit, many callers share
    one write.
 3. Wait until the last of them is applied here, then answer the callers.
@@ -21,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.catalog.catalog import activation_of
 from lithify.catalog.commands.batch import plan_batch
 from lithify.catalog.format import encode_update
 from lithify.catalog.manager.errors import CatalogBusy
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Executed", "Executions", "Settled"]
 
 TRIES_MAX = 10
+SHORT_COMMANDS_MAX = 200
+"""Of a batch that is planned in the event loop; most commands take some 20 µs."""
 GROUP_BATCHES_MAX = 64
 GROUP_BYTES_MAX = 2**20
 """A transaction of the metastore has room for 4 MiB; one update has at most 1 MiB."""
@@ -69,6 +73,7 @@ class Settled:
 @dataclass(slots=True, eq=False)
 class _Waiting:
     commands: Sequence[CatalogCommand]
+    is_long: bool
     settled: asyncio.Future[Settled]
     lost: int = 0
     """Races."""
@@ -86,9 +91,8 @@ class _Planned:
     update: CatalogUpdate | None = None
     """None: it changes nothing, or was refused."""
 
-    def settle(self, catalog: Catalog) -> None:
-        """Answer; the catalog has the version of its update, or is the one it was planned on."""
-        version, activation = catalog.version, catalog.activation
+    def settle(self, version: int, activation: int) -> None:
+        """Answer with the version of its update, or the one that it was planned on."""
         result = self.error or Executed(version, activation, self.applied)
         self.waiting.settle(activation, result)
 
@@ -111,11 +115,14 @@ class Executions:
         self._submitted = asyncio.Event()
         self._closed: LithifyError | None = None
 
-    async def execute(self, commands: Sequence[CatalogCommand]) -> Settled:
+    async def execute(
+        self, commands: Sequence[CatalogCommand], *, is_long: bool = False
+    ) -> Settled:
         """Execute a batch. If the caller is cancelled before its turn, nothing happens."""
         if self._closed is not None:
             raise self._closed
-        waiting = _Waiting(commands, asyncio.get_running_loop().create_future())
+        is_long = is_long or len(commands) > SHORT_COMMANDS_MAX
+        waiting = _Waiting(commands, is_long, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._submitted.set()
         return await waiting.settled
@@ -133,39 +140,36 @@ class Executions:
             self._submitted.clear()
             while self._waiting:
                 base = self._versions.latest
-                planned, payloads = self._plan_group(base)
+                planned, payloads = await self._plan_group(base)
                 if payloads:
                     await self._append(base, planned, payloads)
                 else:
                     _settle(planned, base, 0)
 
-    def _plan_group(self, base: Catalog) -> tuple[list[_Planned], list[bytes]]:
+    async def _plan_group(self, base: Catalog) -> tuple[list[_Planned], list[bytes]]:
         """Plan the batches at the head of the queue."""
+        group = self._take_group()
         delay_ms = self._timing().delay_ms
-        group: list[_Planned] = []
-        payloads: list[bytes] = []
-        size_bytes = 0
-        while self._waiting and len(group) < GROUP_BATCHES_MAX:
-            waiting = self._waiting.popleft()
-            if waiting.settled.cancelled():
-                continue
+        if group and group[0].is_long:
             try:
-                plan = plan_batch(base, waiting.commands, delay_ms)
-                payload = encode_update(plan.update) if plan is not None else b""
-            except Exception as error:  # noqa: BLE001  (raised to the caller)
-                group.append(_Planned(waiting, error=error))
-                continue
-            if plan is None:
-                group.append(_Planned(waiting, applied=(False,) * len(waiting.commands)))
-                continue
-            size_bytes += len(payload)
-            if payloads and size_bytes > GROUP_BYTES_MAX:
-                self._waiting.appendleft(waiting)
+                return await asyncio.to_thread(_plan, base, group, delay_ms)
+            except asyncio.CancelledError:
+                self._waiting.extendleft(reversed(group))
+                raise
+        planned, payloads = _plan(base, group, delay_ms)
+        self._waiting.extendleft(reversed(group[len(planned) :]))
+        return planned, payloads
+
+    def _take_group(self) -> list[_Waiting]:
+        """Take the batches that are planned together: several short ones, or a long one."""
+        group: list[_Waiting] = []
+        while self._waiting and len(group) < GROUP_BATCHES_MAX:
+            if group and (group[0].is_long or self._waiting[0].is_long):
                 break
-            payloads.append(payload)
-            group.append(_Planned(waiting, plan.applied, update=plan.update))
-            base = base.with_update(plan.update, base.activation)
-        return group, payloads
+            waiting = self._waiting.popleft()
+            if not waiting.settled.cancelled():
+                group.append(waiting)
+        return group
 
     async def _append(self, base: Catalog, planned: list[_Planned], payloads: list[bytes]) -> None:
         version = base.version + 1
@@ -199,10 +203,38 @@ class Executions:
         self._waiting.extendleft(reversed(rest))
 
 
+def _plan(
+    base: Catalog, group: Sequence[_Waiting], delay_ms: int
+) -> tuple[list[_Planned], list[bytes]]:
+    """Plan batches, as many as there is room for, and encode their updates. Pure."""
+    planned: list[_Planned] = []
+    payloads: list[bytes] = []
+    size_bytes = 0
+    for waiting in group:
+        try:
+            plan = plan_batch(base, waiting.commands, delay_ms)
+            payload = encode_update(plan.update) if plan is not None else b""
+        except Exception as error:  # noqa: BLE001  (raised to the caller)
+            planned.append(_Planned(waiting, error=error))
+            continue
+        if plan is None:
+            planned.append(_Planned(waiting, applied=(False,) * len(waiting.commands)))
+            continue
+        size_bytes += len(payload)
+        if payloads and size_bytes > GROUP_BYTES_MAX:
+            break
+        payloads.append(payload)
+        planned.append(_Planned(waiting, plan.applied, update=plan.update))
+        if len(group) > 1:
+            base = base.with_update(plan.update, base.activation)
+    return planned, payloads
+
+
 def _settle(planned: list[_Planned], base: Catalog, timestamp: int) -> None:
     """Answer a group that was planned on a catalog and appended at a time."""
-    catalog = base
+    version, activation = base.version, base.activation
     for each in planned:
         if each.update is not None:
-            catalog = catalog.with_update(each.update, timestamp)
-        each.settle(catalog)
+            version = each.update.version
+            activation = activation_of(each.update, timestamp, activation)
+        each.settle(version, activation)

@@ -5,6 +5,8 @@ watch cannot continue, because revisions that it needs were compacted, the log i
 the newest version that is here. If a snapshot has replaced versions that are not here, the catalog
 jumps to the snapshot. Versions below the newest snapshot are dropped.
 
+A long update is decoded and applied in another thread, while the event loop does other things.
+
 While the metastore is not available the follower tries again. A log that cannot be read ends it.
 """
 
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.catalog.format import SnapshotDecoder, decode_update
 from lithify.catalog.manager.progress import VersionProgress
-from lithify.catalog.update_log.replay import LoggedSnapshot, LoggedUpdate
+from lithify.catalog.update_log.replay import LONG_UPDATE_BYTES, LoggedSnapshot, LoggedUpdate
 from lithify.errors import LithifyError
 from lithify.exit_codes import UNREACHABLE
 from lithify.hybrid_time import add_ms
@@ -65,6 +67,12 @@ async def decode_logged_snapshot(snapshot: LoggedSnapshot) -> Catalog:
     return decoder.finish()
 
 
+def _updated(before: Catalog, logged: LoggedUpdate) -> tuple[CatalogUpdate, Catalog]:
+    """The update, and the catalog with it."""
+    update = decode_update(logged.payload, f"catalog update {logged.version}")
+    return update, before.with_update(update, logged.timestamp)
+
+
 class CatalogFollower:
     """See the module. One event loop."""
 
@@ -95,7 +103,7 @@ class CatalogFollower:
                     catalog = await decode_logged_snapshot(event)
                     self._jump(catalog, replayed=replayed)
                 else:
-                    self._apply(event, replayed=replayed)
+                    await self._apply(event, replayed=replayed)
                 turn += 1
                 if turn % UPDATES_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -135,18 +143,20 @@ class CatalogFollower:
         async with aclosing(self._log.watch(self._after)) as events:
             async for event in events:
                 if isinstance(event, LoggedUpdate):
-                    self._apply(event, replayed=False)
+                    await self._apply(event, replayed=False)
                 else:
                     await self._follow_snapshot(event)
 
-    def _apply(self, logged: LoggedUpdate, *, replayed: bool) -> None:
+    async def _apply(self, logged: LoggedUpdate, *, replayed: bool) -> None:
         before = self._versions.latest
         if logged.version <= before.version:
             return
         if logged.version > before.version + 1:
             raise _Behind(f"version {logged.version} follows {before.version}")
-        update = decode_update(logged.payload, f"catalog update {logged.version}")
-        after = before.with_update(update, logged.timestamp)
+        if len(logged.payload) > LONG_UPDATE_BYTES:
+            update, after = await asyncio.to_thread(_updated, before, logged)
+        else:
+            update, after = _updated(before, logged)
         self._versions.append(after)
         # A clock that is behind that of the metastore must still find a version that was appended.
         self._time.observe(add_ms(after.activation, -update.delay_ms))

@@ -102,12 +102,15 @@ class CatalogManager:
 
     # -- changes
 
-    async def execute(self, commands: Sequence[CatalogCommand]) -> Executed:
+    async def execute(
+        self, commands: Sequence[CatalogCommand], *, is_long: bool = False
+    ) -> Executed:
         """Execute a batch of commands: all of them or none; see the module.
 
+        A batch that `is_long`, or has many commands, is planned outside of the event loop.
         Raises what a command raises, `CatalogBusy`, `AppendOutcomeUnknown`, `MetastoreUnavailable`.
         """
-        settled = await self._executions.execute(commands)
+        settled = await self._executions.execute(commands, is_long=is_long)
         await self._activation.wait(settled.activation)
         if isinstance(settled.result, Exception):
             raise settled.result

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lithify.metastore.metastore import KeyValue, Metastore
 
 __all__ = [
+    "LONG_UPDATE_BYTES",
     "LogHead",
     "LoggedSnapshot",
     "LoggedUpdate",
@@ -45,6 +46,8 @@ __all__ = [
     "replay_from",
 ]
 
+LONG_UPDATE_BYTES = 16 * 1024
+"""Of a larger update: to decode and apply it may take longer than the event loop can be held."""
 BATCH_ROWS = 64
 """Updates per read; small, so that reads of the log do not delay other requests."""
 

@@ -2,20 +2,30 @@
 
 Requests have the token in LITHIFY_TOKEN, if it is set. Each request uses a new connection. A node
 that does not own a topic or store redirects to the owner; the client follows, to an address with
-the same scheme, so that a token that was encrypted stays so. A body that is read as it is sent
-cannot be sent twice: then the error names the owner's address. An error
-before a request was sent, or of a request that changes nothing, is `NodeNotReached`; after a change
-was sent it is `AnswerLost`.
+the same scheme, so that a token that was encrypted stays so. An error before a request was sent, or
+of a request that changes nothing, is `NodeNotReached`; after a change was sent it is `AnswerLost`.
+
+A body that is read as it is sent, such as stdin, cannot be sent twice. The node is asked first
+whether it wants it (`Expect: 100-continue`): it says so when it begins to read, and answers
+otherwise. A node that says nothing within `CONTINUE_S` gets the body; if it redirects after that,
+the error names the owner's address.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import select
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    InvalidURL,
+)
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,14 +34,16 @@ from lithify.cli.client.interface import Answer, Client
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from http.client import HTTPResponse
 
 __all__ = ["NodeClient"]
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 PIECE_BYTES = 2**20
 REDIRECTS_MAX = 3
+CONTINUE_S = 5.0
+"""How long a node may take to say that it wants a body."""
 
 
 class NodeClient(Client):
@@ -61,9 +73,11 @@ class NodeClient(Client):
         with ExitStack() as stack:
             for _ in range(REDIRECTS_MAX + 1):
                 connection = stack.enter_context(closing(self._connect(netloc, timeout_s)))
+                response = _Response(connection.sock, method=method)
+                stack.callback(response.close)
                 try:
-                    _send(connection, method, full_path, headers, body)
-                    response = connection.getresponse()
+                    is_used = _send(connection, response, method, full_path, headers, body)
+                    response.begin()
                 except (HTTPException, ConnectionError, TimeoutError) as error:
                     # Not all of OSError: the pieces of a body may be read from a failing disk.
                     raise _no_answer(self._name_of(netloc), method, error) from error
@@ -73,7 +87,7 @@ class NodeClient(Client):
                     yield _NodeAnswer(response, partial(_no_answer, name, method))
                     return
                 owner = urlsplit(location)
-                if owner.scheme != self._parts.scheme or not isinstance(body, bytes | None):
+                if owner.scheme != self._parts.scheme or is_used:
                     break
                 netloc, full_path = owner.netloc, urlunsplit(("", "", *owner[2:]))
             raise Redirected(self.name, location)
@@ -131,24 +145,52 @@ def _no_answer(node: str, method: str, error: Exception) -> LithifyError:
 
 def _send(
     connection: HTTPConnection,
+    response: _Response,
     method: str,
     path: str,
     headers: Mapping[str, str],
     body: bytes | Iterable[bytes] | None,
-) -> None:
+) -> bool:
+    """Send a request; were pieces of a body used?"""
     connection.putrequest(method, path)
     token = os.environ.get("LITHIFY_TOKEN")
     given = {**headers, **({"authorization": f"Bearer {token}"} if token else {})}
     if body is None or isinstance(body, bytes):
         given["content-length"] = str(len(body or b""))
     else:
-        given["transfer-encoding"] = "chunked"
+        given |= {"transfer-encoding": "chunked", "expect": "100-continue"}
     for name, value in given.items():
         # The library encodes headers as Latin-1; the node decodes their bytes as UTF-8.
         connection.putheader(name, value.encode())
     connection.endheaders(body if isinstance(body, bytes) else None)
-    if body is not None and not isinstance(body, bytes):
-        _send_pieces(connection, body)
+    if isinstance(body, bytes | None) or not response.wants_body(connection.sock):
+        return False
+    _send_pieces(connection, body)
+    return True
+
+
+class _Response(HTTPResponse):
+    """A response that may begin with 100 Continue, before the body of the request is sent."""
+
+    _first: tuple[str, int, str] | None = None
+
+    def wants_body(self, sock: socket.socket) -> bool:
+        """Wait for the first status. If it is not 100, it is that of the response."""
+        ready, _, _ = select.select([sock], [], [], CONTINUE_S)
+        if not ready:
+            return True
+        first = self._read_status()
+        if first[1] != HTTPStatus.CONTINUE:
+            self._first = first
+            return False
+        # Its headers, of which there are none, end with an empty line.
+        while self.fp.readline().strip():
+            pass
+        return True
+
+    def _read_status(self) -> tuple[str, int, str]:
+        first, self._first = self._first, None
+        return first or super()._read_status()  # type: ignore[misc]
 
 
 def _send_pieces(connection: HTTPConnection, pieces: Iterable[bytes]) -> None:

@@ -3,13 +3,15 @@
     lithify cluster status
     lithify cluster join NAME HOST:PORT [--learner]
     lithify cluster leave NAME
-    lithify cluster compact [GROUP] [--dry-run] [--no-wait]
+    lithify cluster compact [GROUP] [--dry-run] [--wait | --no-wait]
     lithify cluster compaction-status [GROUP] [--watch]
     lithify cluster compaction-history [GROUP] [--limit N]
     lithify cluster cancel-compaction [GROUP]
+    lithify cluster holds
 
-All take `--json`, and `--data DIR` or `--url URL` (`client/`). Any node accepts `join` and `leave`.
-Each node compacts its own files: the verbs of compaction are about the node that is asked.
+All take `--json`, and `--data DIR` or `--url URL` (`client/`). Any node accepts them. The verbs of
+compaction are about the history of the metastore; with a GROUP they are about the files of a Raft
+group on the node that is asked, because each node compacts its own.
 """
 
 from __future__ import annotations
@@ -29,5 +31,6 @@ for verb in (
     compaction.compaction_status,
     compaction.compaction_history,
     compaction.cancel_compaction,
+    compaction.holds,
 ):
     app.command()(verb)

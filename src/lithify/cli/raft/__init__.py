@@ -1,4 +1,4 @@
-"""`lithify raft`: a replicated key-value store on Raft.
+"""`lithify raft`: a replicated key-value store on Raft, and the Raft groups of nodes.
 
     lithify raft serve --id n1 --listen 127.0.0.1:7001 --peer n2=127.0.0.1:7002 … --data DIR
     lithify raft put KEY VALUE | get KEY | delete KEY | cas KEY VALUE | scan [PREFIX]
@@ -12,8 +12,13 @@
     lithify raft restore DIR --id n1 --data NEW
     lithify raft recover --from DIR --to NEW
 
+`lithify raft serve` runs nodes of a key-value store, without topics, blobs or a catalog; a node of
+those is `lithify serve`, whose Raft groups are the same code.
+
 Requests to nodes use the Raft client protocol. All verbs except `serve` and the last three have
-`--nodes host:port[,host:port…]`, of which one must run, `--group` and `--json`.
+`--nodes host:port[,host:port…]`, of which one must run, `--group` and `--json`. The verbs members,
+transfer, snapshot, overview and those of compaction also accept the HTTP addresses of `lithify
+serve` nodes (`http_nodes.py`). Those change their members by `lithify cluster join|leave`.
 """
 
 from __future__ import annotations
@@ -25,7 +30,13 @@ from lithify.cli.raft.serve import serve
 
 __all__ = ["app"]
 
-app = typer.Typer(help="A replicated key-value store on Raft.", no_args_is_help=True)
+app = typer.Typer(
+    help=(
+        "A replicated key-value store on Raft, without topics or blobs. Of 'lithify serve' nodes: "
+        "members, transfer, snapshot, overview, and the verbs of compaction."
+    ),
+    no_args_is_help=True,
+)
 for verb in (
     serve,
     keys.put,

@@ -6,10 +6,12 @@ Used by the modules of this package only.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lithify.cli.raft.http_nodes import ask_http, is_http
 from lithify.errors import InvalidInput, LithifyError
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ Nodes = Annotated[
     typer.Option(
         metavar="HOST:PORT,…",
         envvar="LITHIFY_RAFT_NODES",
-        help="Nodes; one that runs is enough.",
+        help="Nodes; one that runs is enough. Those of 'lithify serve': http://HOST:PORT.",
     ),
 ]
 GroupName = Annotated[str, typer.Option("--group", metavar="NAME", help="Name of the group.")]
@@ -52,6 +54,8 @@ TlsFiles = Annotated[
     ),
 ]
 
+TRANSFER_S = 60.0
+"""Timeout of a request to one node over HTTP: a transfer waits for an election."""
 EACH_S = 3.0
 """Timeout of `ask_each`; a running node answers at once."""
 
@@ -97,7 +101,21 @@ def run_client(nodes: str, tls: str, group: str, work: Callable[[KvClient], Awai
 
 def ask(nodes: str, tls: str, group: str, operation: ClientOperation, **given: object) -> Any:
     """The JSON response of a node to an operation."""
+    if is_http(nodes):
+        return _ask_any(nodes.split(","), group, operation, given)
     return run_client(nodes, tls, group, lambda kv: kv.client.ask_json(group, operation, **given))
+
+
+def _ask_any(
+    urls: list[str], group: str, operation: ClientOperation, given: Mapping[str, object]
+) -> dict[str, Any]:
+    """The response of the first node that is reached."""
+    from lithify.cli.client.errors import NodeNotReached
+
+    for url in urls[:-1]:
+        with suppress(NodeNotReached):
+            return ask_http(url, group, operation, given, TRANSFER_S)
+    return ask_http(urls[-1], group, operation, given, TRANSFER_S)
 
 
 def ask_each(
@@ -119,8 +137,11 @@ def ask_all(
     from lithify.raft.net.client_operations import parse_address
 
     async def one(text: str) -> dict[str, Any] | LithifyError:
-        address = parse_address(text)
         try:
+            if is_http(text):
+                asked = given[text]
+                return await asyncio.to_thread(ask_http, text, group, operation, asked, timeout_s)
+            address = parse_address(text)
             client = RaftClient([address], tls=tls_of(tls), timeout_s=timeout_s, learns=False)
             async with client:
                 found: dict[str, Any] = await client.ask_json(group, operation, **given[text])
@@ -132,5 +153,6 @@ def ask_all(
         return await asyncio.gather(*map(one, given))
 
     for name in given:
-        parse_address(name)
+        if not is_http(name):
+            parse_address(name)
     return dict(zip(given, asyncio.run(main()), strict=True))

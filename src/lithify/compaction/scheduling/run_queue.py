@@ -6,8 +6,8 @@
     queue.status(log, request_id); queue.cancel(log)
     queue.close()
 
-Topics, blob stores and Raft groups share this code. A store provides a `ScheduledLog` for each of
-its logs, which returns observations and executes runs.
+Topics, blob stores, Raft groups and the history of the metastore share the queue of a process. A
+store provides a `ScheduledLog` for each of its logs, which returns observations and executes runs.
 
 1. `run_order.py` decides: admin requests first, then unfinished runs, lag, thresholds, period. No
    log starves; after a failed or idle run its triggers pause.

@@ -64,8 +64,8 @@ async def _create(broker: Broker, name: TopicName, partitions: int) -> Response:
         await broker.call(name, create)
     else:
         broker.make_room()
-        # The owner makes the files on first use.
-        with suppress(NotOwner):
+        # The owner makes the files on first use; it may also have deleted the topic since.
+        with suppress(NotOwner, TopicNotFound):
             await broker.call(name, partial(broker.topics.create, name))
     return _done()
 

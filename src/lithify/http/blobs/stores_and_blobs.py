@@ -3,7 +3,8 @@
 | path                       |                                                                     |
 |----------------------------|---------------------------------------------------------------------|
 | /blobs                     | GET: the stores of `?namespace`, default public/default             |
-| /blobs/STORE               | PUT: create, in `?namespace`; GET: definition and use; DELETE       |
+| /blobs/STORE               | PUT: create, in `?namespace`, on the node `?owner`, default: placed |
+|                            | by the zone; GET: definition and use; DELETE                        |
 |                            | POST: put a blob; its id is in the answer and in `Location`         |
 | /blobs/STORE/list          | GET: its blobs, `?limit` of them after position `?after`            |
 | /blobs/STORE/ID            | GET, HEAD: the content, or a range of it; DELETE                    |
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
@@ -43,6 +45,7 @@ from lithify.http.blobs.headers import TTL, headers_of, put_options
 from lithify.http.blobs.meters import BlobMeters
 from lithify.http.blobs.replica_proxy import GET, HEAD, INFO, BlobRequest, open_at_replica
 from lithify.http.paths import decoded
+from lithify.ownership import NotOwner
 from lithify.topics.definitions.topic_names import Namespace
 
 __all__ = ["BlobId", "BlobService", "BlobsDep", "StoreName", "router"]
@@ -136,12 +139,24 @@ async def stores(service: BlobsDep, namespace: str = NAMESPACE_DEFAULT) -> list[
 
 @router.put("/{store}", status_code=201)
 async def create(
+    request: Request,
     name: StoreName,
     service: BlobsDep,
     wanted: Annotated[NewStore, Body()],
     namespace: str = NAMESPACE_DEFAULT,
+    owner: str = "",
 ) -> dict[str, Any]:
-    """Create a store; 409 if one of that name exists."""
+    """Create a store; 409 if one of that name exists.
+
+    In a cluster it is placed on a node, or on `owner`, to which this one redirects.
+    """
+    try:
+        await service.threads.step(service.stores.check_place, name, owner)
+    except NotOwner as error:
+        # So that the owner does not choose again.
+        query = urlencode({"namespace": namespace, "owner": error.owner})
+        request.scope["query_string"] = query.encode()
+        raise
 
     def make() -> dict[str, Any]:
         service.stores.create(

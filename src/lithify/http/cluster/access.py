@@ -15,7 +15,9 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 
 from lithify.catalog.manager.manager import CatalogManager
+from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.http.error_statuses import RequestRefused
+from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.raft.node.node import RaftNode
 
@@ -60,6 +62,10 @@ class ClusterAccess(Protocol):
     catalog: CatalogManager
     """`versions`, `current` and `now` are for any thread."""
     metastore: LocalMetastore
+    queue: RunQueue
+    """The queue of all runs of the process; any thread."""
+    history: HistoryCompaction | None
+    """The compaction of the metastore; None if the cluster is only read."""
     leader_changes: int
     """Times that another node has become the leader of the metastore, as seen here."""
 

@@ -157,7 +157,7 @@ async def apply(
             return {"version": base.version, "differences": _difference(base, after)}
 
         return await _answer(build)
-    executed = await in_cluster(cluster, partial(cluster.catalog.execute, [command]))
+    executed = await in_cluster(cluster, partial(cluster.catalog.execute, [command], is_long=True))
     [changed] = executed.applied
     versions = cluster.catalog.versions
 

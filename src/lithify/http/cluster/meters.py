@@ -2,8 +2,12 @@
 
     lithify_raft_role{group,role} 1              of this node: leader, follower, …
     lithify_raft_term, _commit_index, _applied_index{group}
+    lithify_raft_segments, _segment_bytes, _live_bytes, _snapshot_bytes, _damaged_files{group}
     lithify_raft_leader_changes_total            of the metastore, as seen here
+    lithify_raft_compaction_runs_total{group,result}      done or failed, within the history
     lithify_metastore_revision, _floor, _keys, _leases
+    lithify_metastore_compaction_runs_total{result}       by this node, likewise
+    lithify_metastore_compaction_removed_total            values and tombstones
     lithify_catalog_version, _earliest_version
     lithify_nodes{state}                         members that are alive or silent
     lithify_cluster_problems                     see `overview.py`
@@ -13,6 +17,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from lithify.compaction.reports.status import CompactionRecord
     from lithify.http.cluster.access import ClusterAccess
 
 __all__ = ["cluster_metrics", "read_meters"]
@@ -32,6 +38,13 @@ _OF_GROUP = (
     ("term", "The term of a group."),
     ("commit_index", "The last entry of a group that is committed."),
     ("applied_index", "The last entry of a group that is applied on this node."),
+)
+_ON_DISK = (
+    ("segments", "The segments of a group."),
+    ("segment_bytes", "Their entries, live or dead."),
+    ("live_bytes", "The live part of them, estimated."),
+    ("snapshot_bytes", "The newest snapshot of a group."),
+    ("damaged_files", "Files of a group that wait for repair."),
 )
 _OF_METASTORE = (
     ("revision", "The newest revision that is applied on this node."),
@@ -44,16 +57,26 @@ _OF_METASTORE = (
 async def read_meters(cluster: ClusterAccess) -> dict[str, Any]:
     """What `cluster_metrics` needs."""
     groups = {}
-    for name, group in cluster.node.groups.items():
+    for name, group in list(cluster.node.groups.items()):
         status = group.status()
         groups[name] = {
             "role": "stopped" if group.stopped is not None else str(status.role),
             "term": status.term,
             "commit_index": status.commit,
             "applied_index": group.applied_index,
+            "record": await asyncio.to_thread(group.compaction.runs.record),
         }
-    changes = cluster.leader_changes
-    return await read_overview(cluster) | {"groups": groups, "leader_changes": changes}
+        if name in cluster.node.groups:
+            seen = group.overview()
+            groups[name] |= {each: seen[each] for each, _ in _ON_DISK[:-1]}
+            groups[name]["damaged_files"] = len(seen["damaged"])
+    history = cluster.history
+    record = None if history is None else await asyncio.to_thread(history.runs.record)
+    return await read_overview(cluster) | {
+        "groups": groups,
+        "leader_changes": cluster.leader_changes,
+        "record": record,
+    }
 
 
 def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
@@ -64,11 +87,18 @@ def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     for group, each in found["groups"].items():
         role.add_metric((group, each["role"]), 1)
     yield role
-    for name, text in _OF_GROUP:
+    for name, text in (*_OF_GROUP, *_ON_DISK):
         family = GaugeMetricFamily(f"lithify_raft_{name}", text, labels=("group",))
         for group, each in found["groups"].items():
-            family.add_metric((group,), each[name])
+            if name in each:
+                family.add_metric((group,), each[name])
         yield family
+    runs = CounterMetricFamily(
+        "lithify_raft_compaction_runs", "Finished runs.", labels=("group", "result")
+    )
+    for group, each in found["groups"].items():
+        _add_runs(runs, each["record"], group)
+    yield runs
     yield CounterMetricFamily(
         "lithify_raft_leader_changes",
         "Leaders of the metastore since the start.",
@@ -77,6 +107,17 @@ def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     if found["metastore"] is not None:
         for name, text in _OF_METASTORE:
             yield _gauge(f"lithify_metastore_{name}", text, found["metastore"][name])
+    if found["record"] is not None:
+        runs = CounterMetricFamily(
+            "lithify_metastore_compaction_runs", "Finished runs.", labels=("result",)
+        )
+        _add_runs(runs, found["record"])
+        yield runs
+        yield CounterMetricFamily(
+            "lithify_metastore_compaction_removed",
+            "Values and tombstones that runs of this node have removed.",
+            value=found["record"].removed,
+        )
     catalog = found["catalog"]
     yield _gauge("lithify_catalog_version", "The newest version here.", catalog["version"])
     earliest = catalog["earliest"]
@@ -88,6 +129,11 @@ def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     yield nodes
     problems = len(found["problems"])
     yield _gauge("lithify_cluster_problems", "Problems that the health check names.", problems)
+
+
+def _add_runs(family: CounterMetricFamily, record: CompactionRecord, *labels: str) -> None:
+    family.add_metric((*labels, "done"), record.succeeded)
+    family.add_metric((*labels, "failed"), record.failed)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -3,19 +3,24 @@
 | path                                    |                                                    |
 |-----------------------------------------|----------------------------------------------------|
 | /cluster/raft                           | GET: the node and its groups: roles, indexes, disk |
+| /cluster/raft/{group}/members           | GET: the members, their addresses and the leader   |
+| /cluster/raft/{group}/snapshot          | POST: take a snapshot on this node                 |
+| /cluster/raft/{group}/transfer          | POST `?to=NODE`: transfer leadership to a member   |
 | /cluster/raft/{group}/compaction        | PUT: run; DELETE: cancel                           |
 | /cluster/raft/{group}/compaction/progress | GET: status with phase, progress and report; with |
 |                                         | `?request` that of one request                     |
 | /cluster/raft/{group}/compaction/plan   | POST: what a run would do                          |
 | /cluster/raft/{group}/compaction/history| GET: the reports of the last runs, newest first    |
 
-Every member of a group compacts its own files, so these are about the node that is asked. On the
-leader a run also moves scattered live entries to the head of the log.
+Every member of a group has its own files, so snapshots and compaction are about the node that is
+asked. On the leader a run also moves scattered live entries to the head of the log, unless
+`?rewrite=false`.
 
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
 import asyncio
+import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -49,14 +54,38 @@ async def overview(cluster: ClusterDep) -> dict[str, Any]:
     return await _ask(cluster, "", ClientOperation.OVERVIEW)
 
 
+@router.get("/{group}/members")
+async def members(group: str, cluster: ClusterDep) -> dict[str, Any]:
+    """The members of a group, as this node knows them."""
+    return await _ask(cluster, group, ClientOperation.MEMBERS)
+
+
+@router.post("/{group}/snapshot")
+async def snapshot(group: str, cluster: ClusterDep) -> dict[str, Any]:
+    """Begin a snapshot of the group on this node."""
+    return await _ask(cluster, group, ClientOperation.SNAPSHOT)
+
+
+@router.post("/{group}/transfer")
+async def transfer(group: str, cluster: ClusterDep, to: str) -> dict[str, Any]:
+    """Transfer leadership to a member, and wait until it leads; any node accepts this."""
+    body = json.dumps({"to": to}).encode()
+    ask = partial(cluster.node.requests.ask, decoded(group), ClientOperation.TRANSFER, body)
+    answer = await in_cluster(cluster, ask)
+    found: dict[str, Any] = json.loads(answer.reply)
+    return found
+
+
 @router.put(_COMPACTION, status_code=204)
-async def run(group: str, cluster: ClusterDep, *, wait: bool = True) -> Response:
+async def run(
+    group: str, cluster: ClusterDep, *, wait: bool = True, rewrite: bool = True
+) -> Response:
     """Compact the segments of the group on this node, after runs in progress.
 
     With `wait=false`, 409 if the run would have to wait for another one, or for the disk. The
     header `x-lithify-request` of the answer identifies the run in requests for progress.
     """
-    begun = await _ask(cluster, group, ClientOperation.COMPACT, rewrite=True, wait=wait)
+    begun = await _ask(cluster, group, ClientOperation.COMPACT, rewrite=rewrite, wait=wait)
     return Response(status_code=204, headers={REQUEST: str(begun["request"])})
 
 

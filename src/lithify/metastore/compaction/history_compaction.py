@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING
 from lithify.compaction.reports.report import Cause, History, Report
 from lithify.compaction.run.log_runs import LogRuns
 from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation, Trigger
-from lithify.errors import LithifyError, RunCancelled, RunRefused
+from lithify.errors import LithifyError, LogClosed, RunCancelled, RunRefused
 from lithify.log.file_names import HISTORY
 from lithify.metastore.compaction.holds import HOLDS, NamedHold, list_holds
 from lithify.metastore.compaction.horizon import history_horizon
@@ -41,6 +42,7 @@ from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
+    from lithify.compaction.planning.horizon import Horizon
     from lithify.compaction.reports.report import Result
     from lithify.compaction.run.control import RunControl
     from lithify.compaction.tasks.jobs import Jobs
@@ -139,6 +141,8 @@ class HistoryCompaction:
         work = self._compact(control)
         try:
             dry_run = asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except CancelledError as error:
+            raise LogClosed("the Raft node of the process has stopped") from error
         except RunRefused:
             raise
         except LithifyError as error:
@@ -189,12 +193,8 @@ class HistoryCompaction:
     async def plan(self) -> HistoryDryRun:
         """A dry run: what a run would do now. Changes nothing; on any member."""
         metastore = self._metastore
-        named, since = await list_holds(metastore)
-        holds = [each.hold if isinstance(each, NamedHold) else each for each in named]
-        now_ms, state = self._clock.now_ms(), metastore.state
-        horizon = history_horizon(
-            state, now_ms, self.settings.retention_ms, (*metastore.pins.list(), *holds)
-        )
+        horizon, now_ms, since = await self._find_horizon()
+        state = metastore.state
         floor, revision = state.floor, horizon.position
         plan = HistoryPlan(floor, max(revision, floor))
         if revision > floor:
@@ -202,6 +202,21 @@ class HistoryCompaction:
             counts = found.revisions, found.values, found.tombstones, found.value_bytes
             plan = HistoryPlan(floor, revision, *counts)
         return HistoryDryRun(horizon, plan, now_ms, since)
+
+    async def horizon(self) -> Horizon:
+        """The horizon now, with all its holds; on any member."""
+        horizon, _, _ = await self._find_horizon()
+        return horizon
+
+    async def _find_horizon(self) -> tuple[Horizon, int, int]:
+        """The horizon, its time, and the revision at which its named holds were all."""
+        metastore = self._metastore
+        named, since = await list_holds(metastore)
+        holds = [each.hold if isinstance(each, NamedHold) else each for each in named]
+        now_ms = self._clock.now_ms()
+        others = (*metastore.pins.list(), *holds)
+        horizon = history_horizon(metastore.state, now_ms, self.settings.retention_ms, others)
+        return horizon, now_ms, since
 
     async def _compact(self, control: RunControl) -> HistoryDryRun:
         metastore = self._metastore

@@ -1,7 +1,8 @@
 """The horizon of the history: the last revision that may be compacted, and what holds it. Pure.
 
 newest revision   the newest one stays readable, so that its pages can be read one by one
-retention         what was in force `retention_ms` ago, and all that came later, stays readable
+retention         what was in force `retention_ms` ago, and all that came later, stays readable: the
+                  newest `revisions_max` revisions at most, because all members have them in memory
 pins              readers on this node (`LocalMetastore.pins`)
 hold NAME         named holds (`holds.py`)
 """
@@ -18,18 +19,33 @@ if TYPE_CHECKING:
 
     from lithify.metastore.state import MetastoreState
 
-__all__ = ["history_horizon"]
+__all__ = ["REVISIONS_MAX", "history_horizon"]
+
+REVISIONS_MAX = 1_000_000
 
 
 def history_horizon(
-    state: MetastoreState, now_ms: int, retention_ms: int, others: Iterable[Hold]
+    state: MetastoreState,
+    now_ms: int,
+    retention_ms: int,
+    others: Iterable[Hold],
+    revisions_max: int = REVISIONS_MAX,
 ) -> Horizon:
     """The horizon with these pins and named holds."""
-    holds = [
-        Hold("newest revision", max(state.revision - 1, 0)),
-        Hold("retention", _older_than(state, now_ms, retention_ms), f"{retention_ms} ms"),
-    ]
-    return find_horizon((*holds, *others))
+    retention = Hold("retention", _older_than(state, now_ms, retention_ms), f"{retention_ms} ms")
+    too_many = _above_limit(state, revisions_max)
+    if too_many > retention.position:
+        retention = Hold("retention", too_many, f"{revisions_max} revisions")
+    newest = Hold("newest revision", max(state.revision - 1, 0))
+    return find_horizon((newest, retention, *others))
+
+
+def _above_limit(state: MetastoreState, revisions_max: int) -> int:
+    """The last revision that the newest ones of this number do not need; the floor if none."""
+    numbers = state.revisions.numbers
+    if len(numbers) <= revisions_max:
+        return state.floor
+    return max(numbers[-revisions_max] - 1, state.floor)
 
 
 def _older_than(state: MetastoreState, now_ms: int, retention_ms: int) -> int:

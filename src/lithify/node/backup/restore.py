@@ -223,6 +223,7 @@ class _Restore:
             parts = [name, *map(name.partition_name, range(topic.partitions))]
             if any(map(definitions.current.defines, parts)):
                 parts = self._lost(name, parts, definitions.current, missing)
+                definitions.restored.add(text)
             for part in parts:
                 topics.check_free(part)
                 paths.append(f"topics/{part.path}")
@@ -235,6 +236,7 @@ class _Restore:
                         f"blob store {store} already exists in {self.data}: delete it first"
                     )
                 self.defined.add(f"blobs/{store}")
+                definitions.restored.add(store)
             stores.check_free(store)
             paths.append(f"blobs/{store}")
         return [path for path in paths if path in self.files.by_directory]

@@ -415,10 +415,12 @@ class GroupCompaction:
             return outcome
         try:
             outcome.removed = [event.name for event in self.named.sweep()]
+            # Before the merge: its own links are in use until this outcome is applied, and may
+            # look old if the clock was set back meanwhile.
+            merge_links.purge_links(self._fs, self._directory, before_ms)
             if wanted is not None:
                 run = partial(self._merge, wanted.trigger)
                 outcome.report = self.runs.run_exclusively(run, wanted.control)
-            merge_links.purge_links(self._fs, self._directory, before_ms)
         except Exception as error:  # noqa: BLE001  (the group must apply what was done before it)
             outcome.failure = error
         outcome.gone, outcome.refs = self.named.published()

@@ -1,8 +1,9 @@
 """Serves a node's clients: runs of compaction, dry runs, status, history, cancel.
 
-A queue of the node starts all runs of phase 3, for clients and for triggers
-(`compaction/scheduling/run_queue.py`): in its order, one run at a time per disk. A thread of the
-queue waits for the disk, hands the run to its group, and waits for the outcome:
+The queue of the process starts all runs of phase 3, for clients and for triggers
+(`compaction/scheduling/run_queue.py`): in its order, one run at a time per disk. In a node that
+serves it is also that of topics, blob stores and the metastore. A thread of the queue waits for the
+disk, hands the run to its group, and waits for the outcome:
 
     a client ── compact ──> queue ── its thread ──> group ── job ──> worker
     a tick   ── observe ──>   ^                                        │
@@ -12,8 +13,8 @@ The worker runs one job at a time: snapshots and phase 1 of all groups run betwe
 never waits for a disk.
 
 Rows have the columns that topics and blob stores have, after the node and the group. A reader
-thread does what reads files, and the worker what must not overlap a run: the event loop does
-neither.
+thread does what reads files or takes as long as there are logs in the queue, and the worker what
+must not overlap a run: the event loop does neither.
 
 Called in the event loop's thread, except `run`.
 """
@@ -31,6 +32,7 @@ from lithify.compaction.reports.status import report_row
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.compaction.scheduling.triggers import Trigger
 from lithify.errors import InvalidInput, LithifyError, LogClosed, RunFailed, RunRefused
+from lithify.logger import get_logger
 from lithify.raft.commands import CommandResult
 from lithify.raft.compaction.group_compaction import RunWanted
 from lithify.raft.storage.file_names import group_of
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["CompactedGroup", "RunRequests"]
 
 HISTORY_MAX = 1000
+
+log = get_logger("lithify.raft")
 
 
 class CompactedGroup(Protocol):
@@ -106,17 +110,18 @@ class RunRequests(Generic[G]):
         directory: str,
         disk: DiskThreads,
         mark: Callable[[G], None],
+        queue: RunQueue | None = None,
     ) -> None:
-        """`mark` schedules a group's work."""
+        """`mark` schedules a group's work. `queue` is that of the process, if it has one."""
         self._node = node
         self._device = str(fs.stat(directory).device)
         self._disk = disk
         self._mark = mark
         self._loop = asyncio.get_running_loop()
-        clock = SystemClock()
-        self.started_ms = clock.now_ms()
+        self._queue = queue or RunQueue(SystemClock())
+        self._observing = False
+        self.started_ms = self._queue.clock.now_ms()
         """When the first interval of each group begins."""
-        self._queue = RunQueue(clock)
 
     def begin(self, group: G, done: Done, *, waits: bool) -> None:
         """Request a run on a group; the answer contains the request's id.
@@ -138,7 +143,18 @@ class RunRequests(Generic[G]):
 
     def observe(self, groups: Iterable[G]) -> None:
         """Pass the triggers of all groups to the queue."""
-        self._queue.observe("group", [self._scheduled(group) for group in groups])
+        if self._observing:
+            # The disk is slow; the readers are for clients too.
+            return
+        self._observing = True
+        scheduled = [self._scheduled(group) for group in groups]
+
+        def observed(result: object) -> None:
+            self._observing = False
+            if isinstance(result, Exception):
+                log.error("triggers cannot be evaluated", reason=repr(result))
+
+        self._disk.read(lambda: self._queue.observe("group", scheduled), observed)
 
     def _scheduled(self, group: G) -> _Scheduled[G]:
         return _Scheduled(group, self._device, self)
@@ -165,7 +181,10 @@ class RunRequests(Generic[G]):
             raise InvalidInput(f"ask is {operation!r}, must be plan, status, history or cancel")
 
     async def close(self, groups: Iterable[G]) -> None:
-        """Stop all runs; when this returns, no request waits."""
+        """Stop all runs, and the queue; when this returns, no request waits.
+
+        A process whose Raft node stops does no other work either.
+        """
         for group in groups:
             group.compaction.close(LogClosed(f"node {self._node} stops"))
         await asyncio.to_thread(self._queue.close)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lithify.raft.core.messages import (
     AppendRequest,
+    Commit,
     Heartbeat,
     InstallSnapshot,
     TimeoutNow,
@@ -55,7 +56,7 @@ class Candidate(RoleState):
     def receive(self, message: RaftMessage) -> None:
         """Count votes, or follow another leader of this term."""
         engine = self.engine
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):
             engine.follow(engine.term, message.sender)
             engine.role.receive(message)
         elif isinstance(message, TimeoutNow):

@@ -10,6 +10,7 @@ from lithify.raft.core.events import SnapshotRestored
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
+    Commit,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
@@ -39,13 +40,17 @@ class Follower(RoleState):
 
     def receive(self, message: RaftMessage) -> None:
         """Process entries, heartbeats, snapshots, and replies of the leader."""
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):
             self.elapsed = 0
             if self.leader != message.sender:
                 self.leader = message.sender
                 self.engine.report_role()
         if isinstance(message, AppendRequest):
             self._append(message)
+        elif isinstance(message, Commit):
+            log = self.engine.log
+            if log.committed < message.index and log.matches(message.index, message.term):
+                self.engine.commit_to(message.index)
         elif isinstance(message, Heartbeat):
             self._heartbeat(message)
         elif isinstance(message, InstallSnapshot):

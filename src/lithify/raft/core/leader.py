@@ -3,7 +3,8 @@
 1. It first appends an empty entry of its term. Only entries of its own term are committed by
    counting; they commit everything before them.
 2. Messages with entries are built when `ready()` is called (`flush`), so that all proposals since
-   the last call share one message per peer. `progress.py` limits how much is sent ahead.
+   the last call share one message per peer. `progress.py` limits how much is sent ahead. A peer to
+   which nothing else is to be sent gets a new commit index in a message of its own, unanswered.
 3. An entry is committed when it is durable on a quorum. The leader counts itself only for what its
    own storage has acknowledged.
 4. Once per election timeout it counts the members that answered. Without a quorum it steps down,
@@ -39,6 +40,7 @@ from lithify.raft.core.events import QuorumLost, TransferEnded
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
+    Commit,
     Heartbeat,
     HeartbeatReply,
     ReadReply,
@@ -266,8 +268,13 @@ class Leader(RoleState):
         last, commit = log.last_index, log.committed
         while not progress.paused:
             first = progress.next
-            if first > last and not progress.due and progress.commit_sent >= commit:
-                return
+            if first > last and not progress.due:
+                if progress.commit_sent >= commit:
+                    return
+                if progress.flow is Flow.REPLICATE and log.term(commit) == engine.term:
+                    progress.commit_sent = commit
+                    engine.outbox.send(Commit(engine.node, peer, engine.term, commit))
+                    return
             try:
                 prev_term = log.term(first - 1)
                 entries = log.entries(first, last + 1, engine.settings.append_bytes_max)

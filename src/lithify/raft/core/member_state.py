@@ -32,6 +32,7 @@ from lithify.raft.core.log import RaftLog
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
+    Commit,
     Heartbeat,
     InstallSnapshot,
     TimeoutNow,
@@ -103,7 +104,9 @@ class Engine:
                     self.follow(message.term, NOBODY)
             elif isinstance(message, VoteReply) and message.pre and message.granted:
                 pass
-            elif isinstance(message, AppendRequest | Heartbeat | InstallSnapshot | TimeoutNow):
+            elif isinstance(
+                message, AppendRequest | Commit | Heartbeat | InstallSnapshot | TimeoutNow
+            ):
                 self.follow(message.term, message.sender)
             else:
                 self.follow(message.term, NOBODY)
@@ -116,7 +119,7 @@ class Engine:
             self.role.receive(message)
 
     def _answer_old_term(self, message: RaftMessage) -> None:
-        if isinstance(message, AppendRequest | Heartbeat | InstallSnapshot):
+        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):
             self.hold(AppendReply(self.node, message.sender, self.term, 0))
         elif isinstance(message, VoteRequest) and message.pre:
             self.hold(VoteReply(self.node, message.sender, self.term, granted=False, pre=True))

@@ -3,6 +3,7 @@
 Between members, all with sender, receiver and the sender's term:
 
     AppendRequest    -> AppendReply         entries, and the probe for where two logs diverge
+    Commit                                  entries that the receiver has, or will have, committed
     Heartbeat        -> HeartbeatReply      the leader is alive; confirms reads
     VoteRequest      -> VoteReply           elections, and with `pre` the pre-vote
     InstallSnapshot  -> AppendReply         the state was transferred and waits to be installed
@@ -31,6 +32,7 @@ __all__ = [
     "AppendReply",
     "AppendRequest",
     "Applied",
+    "Commit",
     "Heartbeat",
     "HeartbeatReply",
     "InstallSnapshot",
@@ -106,6 +108,25 @@ class AppendReply(RaftMessage):
         if self.rejected:
             return self._line(f"no match at {self.index}, try {self.hint_index}/{self.hint_term}")
         return self._line(f"has {self.index}")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(RaftMessage):
+    """All entries up to `index`, which is of the sender's term, are committed.
+
+    A log that has this entry agrees with the leader's up to it: one leader has appended it. Another
+    log ignores the message; a heartbeat tells it later. No answer: the receiver's next entry or
+    heartbeat is answered.
+    """
+
+    index: int
+
+    def __str__(self) -> str:
+        return self._line(f"commit {self.index}")
+
+    def as_append(self) -> AppendRequest:
+        """The message with the same effect for a member of an earlier version."""
+        return AppendRequest(self.sender, self.to, self.term, self.index, self.term, [], self.index)
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,12 +243,16 @@ class Group(Generic[S]):
         """Query the machine, on any member; linearizable."""
         self._reads.add(query, done)
 
-    def query_local(self, query: bytes, done: Done) -> None:
-        """Query the machine at the state that this member has applied; it may be behind."""
+    def query_local(self, query: bytes, done: Done) -> bool:
+        """Query the machine at the state that this member has applied; it may be behind.
+
+        Returns whether it was answered; if not, the group has work.
+        """
         if self.stopped is not None:
             done(self.stopped)
-            return
+            return True
         self._query([(query, done)])
+        return not self._out.reads
 
     def dismiss_but(self, present: Container[bytes]) -> None:
         """On the leader: make the machine stop sending to clients that are not present."""

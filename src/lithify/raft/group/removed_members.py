@@ -47,7 +47,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lithify.raft.core.messages import AppendRequest, Heartbeat, RaftMessage, VoteRequest
+from lithify.raft.core.messages import (
+    AppendRequest,
+    Commit,
+    Heartbeat,
+    RaftMessage,
+    VoteRequest,
+)
 from lithify.raft.core.ready import Role
 from lithify.raft.snapshots.messages import SnapshotOffer
 
@@ -148,7 +154,7 @@ def is_foreign(message: RaftMessage, configs: Sequence[Config], leader: str, ter
 
     `configs` are those that may be in force, `leader` is the known leader of `term`.
     """
-    speaks_as_leader = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
+    speaks_as_leader = isinstance(message, AppendRequest | Commit | Heartbeat | SnapshotOffer)
     if not speaks_as_leader and not isinstance(message, MemberRemoved):
         return False
     if all(config.electorate == {message.to} for config in configs):

@@ -1,7 +1,8 @@
 """One connection of a node or a client: frames in, frames out.
 
 1. Messages sent within one turn of the event loop go out together, in frames of about
-   `FRAME_BYTES_USUAL`.
+   `FRAME_BYTES_USUAL`. An owner of several channels may send at once what one event has caused
+   (`UnsentChannels`).
 2. Received bytes are in one buffer, which grows only for a frame that needs it. Messages are
    decoded from it. Until the peer has identified itself a frame has at most `HELLO_BYTES_MAX`.
 3. Bytes that are not the protocol close the connection; the reason is logged.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     OnMessages = Callable[["Channel", list[tuple[str, Any]]], None]
     Lost = Callable[["Channel"], None]
 
-__all__ = ["FRAME_BYTES_MAX", "Channel"]
+__all__ = ["FRAME_BYTES_MAX", "Channel", "UnsentChannels"]
 
 HELLO_BYTES_MAX = 2**16
 FRAME_BYTES_MAX = 32 * 2**20
@@ -49,12 +50,41 @@ SILENCE_MS_MAX = 10_000
 log = get_logger("lithify.raft")
 
 
+class UnsentChannels:
+    """The channels with queued messages: all are sent in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self._channels: list[Channel] = []
+        self._is_due = False
+        """Is `send` called anyway, by the loop or after `hold`?"""
+
+    def add(self, channel: Channel) -> None:
+        """A channel has queued its first message."""
+        self._channels.append(channel)
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self.send)
+
+    def hold(self) -> None:
+        """Send nothing before `send`, which must follow in this turn."""
+        self._is_due = True
+
+    def send(self) -> None:
+        """Send everything queued, to nodes first: clients wait for them."""
+        channels, self._channels, self._is_due = self._channels, [], False
+        for channel in sorted(channels, key=_is_of_client):
+            channel.flush()
+
+
 class Channel(asyncio.BufferedProtocol):
     """See the module."""
 
-    def __init__(self, received: OnMessages, lost: Lost) -> None:
+    def __init__(
+        self, received: OnMessages, lost: Lost, unsent: UnsentChannels | None = None
+    ) -> None:
         self._received = received
         self._lost = lost
+        self._unsent = UnsentChannels() if unsent is None else unsent
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(RECEIVE_BYTES)
         self._start = 0
@@ -127,7 +157,7 @@ class Channel(asyncio.BufferedProtocol):
     def close(self, reason: str = "") -> None:
         """Close the connection after everything queued was sent."""
         self.reason = reason or self.reason
-        self._flush()
+        self.flush()
         # A second close makes the TLS transport forget its connection: it could not be aborted,
         # and connection_lost would not be called.
         if self._transport is not None and not self._transport.is_closing():
@@ -231,17 +261,22 @@ class Channel(asyncio.BufferedProtocol):
             return
         self._queued_bytes += encode_message(group, message, self._queue)
         if self._queued_bytes >= FRAME_BYTES_USUAL:
-            self._flush()
+            self.flush()
         elif not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._unsent.add(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send everything queued."""
         queue, self._queue = self._queue, []
         self._queued_bytes = 0
         self._flushing = False
         if queue and self._transport is not None and not self._transport.is_closing():
             self._transport.write(join_frame(queue))
+
+
+def _is_of_client(channel: Channel) -> bool:
+    return not channel.node
 
 
 assert HELLO_BYTES_MAX + FRAME_HEADER_BYTES <= 2 * RECEIVE_BYTES

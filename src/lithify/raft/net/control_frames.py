@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = [
+    "HEARS_COMMITS",
     "INTRODUCES",
     "SHOWS_STARTS",
     "WIRE_VERSION",
@@ -40,6 +41,8 @@ INTRODUCES = 2
 """Sent in `Welcome`: nodes show their identities."""
 SHOWS_STARTS = 3
 """Nodes also show their starts and the cluster's id."""
+HEARS_COMMITS = 4
+"""A leader sends `Commit`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,13 @@ class PeerLink:
 
     def resend_credentials(self) -> None:
         """Send this node's credentials again, because they have changed."""
-        version = 0 if self._welcome is None else self._welcome.version
-        if self.channel is not None and version >= SHOWS_STARTS:
-            self.channel.send("", self._transport.introduction(self._name, version))
+        if self.channel is not None and self.version >= SHOWS_STARTS:
+            self.channel.send("", self._transport.introduction(self._name, self.version))
+
+    @property
+    def version(self) -> int:
+        """The version of the peer; 0 before it has answered."""
+        return 0 if self._welcome is None else self._welcome.version
 
     def hurry(self) -> None:
         """Connect now: the peer is there."""
@@ -91,7 +95,7 @@ class PeerLink:
             self._welcomed.set()
             ended.set()
 
-        channel = self._opening = Channel(self._receive, lost)
+        channel = self._opening = Channel(self._receive, lost, self._transport.unsent)
         transport = self._transport
         self._greeting = transport.greeting(self._name)
         try:

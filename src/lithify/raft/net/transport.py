@@ -38,12 +38,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lithify.errors import InvalidInput, LithifyError, ProtocolError
 from lithify.logger import get_logger
 from lithify.raft.core.configuration import check_identity, check_name
-from lithify.raft.core.messages import RaftMessage
+from lithify.raft.core.messages import Commit, RaftMessage
 from lithify.raft.net.admission import Admission
-from lithify.raft.net.channel import Channel
+from lithify.raft.net.channel import Channel, UnsentChannels
 from lithify.raft.net.client_operations import Address, parse_address
 from lithify.raft.net.cluster_secret import ClusterSecretRefused
 from lithify.raft.net.control_frames import (
+    HEARS_COMMITS,
     SHOWS_STARTS,
     WIRE_VERSION,
     ClientRequests,
@@ -114,8 +115,8 @@ def _ignore_two(_: str, __: str) -> None: ...
 class Handlers:
     """The callbacks of a transport."""
 
-    heard: Callable[[str, RaftMessage], None]
-    """A group got a message of a peer."""
+    heard: Callable[[list[tuple[str, RaftMessage]]], None]
+    """Groups got messages of a peer, which came together."""
     asked: Callable[[Channel, str, ClientRequests], None]
     """A client has sent requests for a group."""
     unreachable: Callable[[str, str], None]
@@ -191,6 +192,7 @@ class Transport:
         self.context = None if tls is None else tls.context(server=False)
         self.links: dict[str, PeerLink] = {}
         self.channels: set[Channel] = set()
+        self.unsent = UnsentChannels()
         self._from: dict[str, Channel] = {}
         self.refused: dict[str, str] = {}
         """Nodes that are not accepted here, with the reason."""
@@ -257,8 +259,10 @@ class Transport:
         """Send a message of a group to its receiver, or drop it and notify the group."""
         link = self.links.get(message.to)
         channel = None if link is None else link.channel
-        if channel is None or channel.unsent_bytes > UNSENT_BYTES_MAX:
+        if link is None or channel is None or channel.unsent_bytes > UNSENT_BYTES_MAX:
             self.handlers.unreachable(group, message.to)
+        elif isinstance(message, Commit) and link.version < HEARS_COMMITS:
+            channel.send(group, message.as_append())
         else:
             channel.send(group, message)
 
@@ -408,7 +412,7 @@ class Transport:
     # --- incoming ---------------------------------------------------------------------------
 
     def _accept(self) -> Channel:
-        channel = Channel(self._receive, self._lost)
+        channel = Channel(self._receive, self._lost, self.unsent)
         self.channels.add(channel)
         asyncio.get_running_loop().call_later(HELLO_S, self._check_greeted, channel)
         return channel
@@ -434,6 +438,19 @@ class Transport:
             if hello is None or not self._welcome(channel, hello):
                 return
             messages = messages[1:]
+        heard: list[tuple[str, RaftMessage]] = []
+        try:
+            self._receive_each(channel, messages, heard)
+        finally:
+            if heard:
+                self.handlers.heard(heard)
+
+    def _receive_each(
+        self,
+        channel: Channel,
+        messages: list[tuple[str, Any]],
+        heard: list[tuple[str, RaftMessage]],
+    ) -> None:
         for group, message in messages:
             if channel.node and isinstance(message, Introduction | Credentials):
                 if not self._introduced(channel, credentials_of(message)):
@@ -446,7 +463,7 @@ class Transport:
                     if refusal:
                         raise IdentityRefused(refusal)
                     channel.identity = ""
-                self.handlers.heard(group, message)
+                heard.append((group, message))
             elif not channel.node and isinstance(message, ClientRequests):
                 self.handlers.asked(channel, group, message)
             else:
@@ -458,7 +475,7 @@ class Transport:
         try:
             return self._admission.receive(channel, messages, self._refusal)
         except ClusterSecretRefused as error:
-            channel.send("", Welcome(SHOWS_STARTS, self._identity.node, str(error), ""))
+            channel.send("", Welcome(HEARS_COMMITS, self._identity.node, str(error), ""))
             # Not raised: it is logged once, not at every attempt.
             channel.close(str(error))
             return None
@@ -467,7 +484,7 @@ class Transport:
         here = self._identity.node
         refusal = self._refusal(hello)
         book = "" if refusal else json.dumps(self.book)
-        channel.send("", Welcome(SHOWS_STARTS, here, refusal, book))
+        channel.send("", Welcome(HEARS_COMMITS, here, refusal, book))
         if refusal:
             log.warning("connection refused", peer=channel.peer, reason=refusal)
             channel.close(refusal)

@@ -45,6 +45,7 @@ from lithify.errors import ProtocolError
 from lithify.raft.core.messages import (
     AppendReply,
     AppendRequest,
+    Commit,
     Heartbeat,
     HeartbeatReply,
     RaftMessage,
@@ -140,6 +141,7 @@ KINDS: tuple[type, ...] = (
     Credentials,
     Challenge,
     Proof,
+    Commit,
 )
 """All messages; the position of one is its kind, so append new ones."""
 

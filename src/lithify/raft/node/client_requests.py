@@ -203,12 +203,18 @@ class ClientRequestHandler:
             elif operation == ClientOperation.READ:
                 group.read(body, done)
             elif operation == ClientOperation.DROP:
+                self._check_drop(name)
                 group.propose_end(_with_index(done))
             elif operation in (ClientOperation.CHANGE, ClientOperation.MOVE):
                 self._change(group, operation, _parse(body), done)
             else:
                 self._administer(group, operation, _parse(body), done)
             self._node.mark(group)
+
+    def _check_drop(self, name: str) -> None:
+        settings = self._node.settings
+        if settings.keeps_first_group and name == settings.first_group:
+            raise InvalidInput(f"group {name} is that of the cluster and cannot be dropped")
 
     def _change(
         self, group: Group[Any], operation: int, given: dict[str, Any], done: requests.Done

@@ -274,8 +274,8 @@ class RaftNode:
             stack.push_async_callback(self._disk.close)
             self._storage.removing = self._disk.remove
             self.backups = Backups(self._storage.fs, self.settings.data, self._disk)
-            fs, data = self._storage.fs, self.settings.data
-            self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark)
+            fs, data, queue = self._storage.fs, self.settings.data, self.settings.queue
+            self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark, queue)
             stack.push_async_callback(self._finish_groups)
             self._answering = ClientRequestHandler(self)
             stack.callback(self._answering.changes.close)
@@ -348,12 +348,10 @@ class RaftNode:
                 self._nurse()
 
     @contextmanager
-    def guarded(self, raised: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """An error in the block stops the node, except those in `raised`."""
+    def guarded(self) -> Iterator[None]:
+        """An error in the block stops the node."""
         try:
             yield
-        except raised:
-            raise
         except Exception as error:  # noqa: BLE001  (see the module)
             self._fail(error)
 
@@ -375,27 +373,41 @@ class RaftNode:
 
     def _work(self) -> None:
         marked, self._marked, self._working = self._marked, {}, False
-        with self.guarded():
+        wal, unsent = self._storage.wal, self.transport.unsent
+        wal.hold()
+        unsent.hold()
+        try:
             for group in marked.values():
-                out = group.work()
-                for message in out.messages:
-                    self.transport.send(key_of(group.name), message)
-                for job in out.jobs:
-                    self._disk.run(job, partial(self._job_done, group, job))
-                for job in out.reads:
-                    self._disk.read(job, partial(self._job_done, group, job))
-                self._answering.watching.deliver(group, out.sends)
-                self.listeners.worked(group)
-                if out.again:
-                    self.mark(group)
-                if group.ended:
-                    self.leave(group, ended=True)
-                elif group.stopped is not None:
-                    self._stopped(group, group.stopped)
-                self._founding.check_group(group)
-                if self._members.get(group.name) is not group.config:
-                    self._members[group.name] = group.config
-                    self.transport.recheck()
+                self._work_once(group)
+        except Exception as error:  # noqa: BLE001  (see `guarded`)
+            self._fail(error)
+        finally:
+            # In this order: a thread that is woken takes the interpreter's lock from this one.
+            unsent.send()
+            wal.wake()
+
+    def _work_once(self, group: Group[Any]) -> None:
+        out = group.work()
+        if out.messages:
+            key = key_of(group.name)
+            for message in out.messages:
+                self.transport.send(key, message)
+        for job in out.jobs:
+            self._disk.run(job, partial(self._job_done, group, job))
+        for job in out.reads:
+            self._disk.read(job, partial(self._job_done, group, job))
+        self._answering.watching.deliver(group, out.sends)
+        self.listeners.worked(group)
+        if out.again:
+            self.mark(group)
+        if group.ended:
+            self.leave(group, ended=True)
+        elif group.stopped is not None:
+            self._stopped(group, group.stopped)
+        self._founding.check_group(group)
+        if self._members.get(group.name) is not group.config:
+            self._members[group.name] = group.config
+            self.transport.recheck()
 
     def _stopped(self, group: Group[Any], error: MemberStopped) -> None:
         """Record that a member no longer participates in its group."""
@@ -415,7 +427,17 @@ class RaftNode:
 
     # --- events -----------------------------------------------------------------------------
 
-    def _heard(self, key: str, message: RaftMessage) -> None:
+    def _heard(self, messages: list[tuple[str, RaftMessage]]) -> None:
+        """Process messages that came together; then the groups work at once."""
+        alone, self._working = not self._working, True
+        try:
+            for key, message in messages:
+                self._hear(key, message)
+        finally:
+            if alone:
+                self._work()
+
+    def _hear(self, key: str, message: RaftMessage) -> None:
         if key in self.ailing:
             # Other members see it as down.
             if isinstance(message, EntriesFound):
@@ -431,9 +453,13 @@ class RaftNode:
         if group is None:
             group = self._joined(key, message)
         if group is not None and self.identity.left.get(key, NEVER_LEFT).hears(message):
-            # A message that violates the protocol closes only its connection.
-            with self.guarded(ProtocolError):
+            try:
                 group.receive(message)
+            except ProtocolError:
+                # It closes only its connection.
+                raise
+            except Exception as error:  # noqa: BLE001  (see `guarded`)
+                self._fail(error)
             self.mark(group)
 
     def _ignore(self, key: str, message: RaftMessage, why: str) -> None:
@@ -451,17 +477,20 @@ class RaftNode:
             self.mark(group)
 
     def _written(self, events: list[WalEvent]) -> None:
-        for event in events:
-            if isinstance(event, Rolled | WriteRefused):
-                # An installing group waits for the first; the second concerns all.
-                told = list(self.groups.values())
-            else:
-                found = self._find(event.group.partition("/")[0])
-                told = [] if found is None else [found]
-            for group in told:
-                with self.guarded():
+        alone, self._working = not self._working, True
+        with self.guarded():
+            for event in events:
+                if isinstance(event, Rolled | WriteRefused):
+                    # An installing group waits for the first; the second concerns all.
+                    told = list(self.groups.values())
+                else:
+                    found = self._find(event.group.partition("/")[0])
+                    told = [] if found is None else [found]
+                for group in told:
                     group.wal_event(event)
-                self.mark(group)
+                    self.mark(group)
+        if alone:
+            self._work()
 
     def _flushed(self, rolled: Rolled, done: list[Flushed]) -> None:
         with self.guarded():

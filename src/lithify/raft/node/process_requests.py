@@ -118,8 +118,8 @@ class ProcessRequests:
             raise GroupAbsent(name, self._node.identity.node)
 
         def begin(done: Done) -> None:
-            group.query_local(query, done)
-            self._node.mark(group)
+            if not group.query_local(query, done):
+                self._node.mark(group)
 
         result = await self._answered(begin)
         if isinstance(result, LithifyError):

@@ -11,6 +11,7 @@ from lithify.raft.storage.storage import StorageSettings
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
+    from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.raft.net.client_operations import Address
     from lithify.raft.net.cluster_secret import ClusterSecret
     from lithify.raft.net.transport import Tls
@@ -38,6 +39,8 @@ class RaftNodeSettings:
     """
     first_group: str = "default"
     """The group that a new cluster begins with."""
+    keeps_first_group: bool = False
+    """Refuse clients that drop the first group."""
     join: bool = False
     """Create no group: wait until the node is added to one."""
     cluster: str = "raft"
@@ -50,6 +53,8 @@ class RaftNodeSettings:
     """The unit of all timeouts of Raft: a heartbeat each, an election after ten to twenty."""
     group: GroupSettings = field(default_factory=GroupSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    queue: RunQueue | None = None
+    """The queue of the runs of the process; None: one for its groups. The node closes it."""
 
     def __post_init__(self) -> None:
         check_range("tick_ms", self.tick_ms, 1, 60_000)

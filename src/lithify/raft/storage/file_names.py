@@ -28,6 +28,7 @@ Names of one kind sort like their numbers. Pure.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from lithify.errors import InvalidInput
 
@@ -76,6 +77,8 @@ LIVE = "live"
 PLACE = "place"
 
 GROUP_CHARACTERS_MAX = 64
+NAMES_CACHED = 4096
+"""Names of groups; a busy node asks for the same few with each message."""
 
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _KEY = re.compile(rf"{_GROUP.pattern}(@[0-9a-f]{{16}})?")
@@ -118,11 +121,13 @@ def files_name(key: str, times: int) -> str:
     return f"{key}~{times}" if times else key
 
 
+@lru_cache(NAMES_CACHED)
 def key_of(files: str) -> str:
     """The key of the group with these files."""
     return files.partition("~")[0]
 
 
+@lru_cache(NAMES_CACHED)
 def group_of(name: str) -> str:
     """The user's name of the group with this key, or these files."""
     return key_of(name).partition("@")[0]

@@ -69,6 +69,14 @@ class DefinitionStore(ABC):
         place = self.current.store_places.get(name)
         self._check_here(f"blob store {name}", place.owner if place is not None else "")
 
+    def place_store(self) -> str:
+        """The node that a new blob store belongs on."""
+        return self.current.node
+
+    def check_store_place(self, name: str, owner: str) -> None:
+        """Raise `NotOwner` if a new blob store belongs on another node than this one."""
+        self._check_here(f"blob store {name}", owner)
+
     def _check_here(self, what: str, owner: str) -> None:
         if owner not in ("", self.current.node):
             raise NotOwner(what, owner, self.urls(owner))

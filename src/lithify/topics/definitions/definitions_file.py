@@ -84,6 +84,9 @@ class PendingDefinitions(DefinitionStore):
         found = read_definitions_in(fs, directory)
         self.found = found is not None
         self._current = found or Definitions.initial()
+        pending = read_definitions(fs, self._path) or Definitions()
+        self.restored = {*pending.topics, *pending.stores}
+        """Is in the file, also if the copy has it: the import marks its directories as its own."""
 
     @property
     def current(self) -> Definitions:
@@ -99,9 +102,10 @@ class PendingDefinitions(DefinitionStore):
             for name, each in getattr(copy, kind).items():
                 if now.get(name) != each:
                     raise InvalidInput(f"{name} is in the catalog: start the node, and try again")
-        if new != self._current:
-            topics = {name: each for name, each in new.topics.items() if name not in copy.topics}
-            stores = {name: row for name, row in new.stores.items() if name not in copy.stores}
+        if new != self._current or self.restored:
+            omitted = {*copy.topics, *copy.stores} - self.restored
+            topics = {name: each for name, each in new.topics.items() if name not in omitted}
+            stores = {name: row for name, row in new.stores.items() if name not in omitted}
             write_definitions(self._fs, self._path, replace(new, topics=topics, stores=stores))
             self._current = new
         return new

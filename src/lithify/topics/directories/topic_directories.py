@@ -32,7 +32,7 @@ from lithify.log.directory_marks import (
     write_deletion,
 )
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
-from lithify.log.object_file import check_object, read_object
+from lithify.log.object_file import check_object, read_object, write_object
 from lithify.logger import get_logger
 from lithify.topics.definitions.definitions import Definitions, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
@@ -42,6 +42,7 @@ from lithify.topics.directories.unclaimed import (
     deletion_of,
     explains,
     group_unclaimed,
+    is_unused,
     scan_topics,
 )
 
@@ -99,7 +100,7 @@ class TopicDirectories:
         identity = self._definitions.current.identity(name)
         if deletion is None or identity is None:
             return deletion is not None
-        if deletion.object_id in (0, identity.id):
+        if deletion.of == identity:
             return True
         # The topic was created again.
         self.remove(name, deletion)
@@ -139,9 +140,29 @@ class TopicDirectories:
         )
 
     def check_object(self, name: TopicName) -> None:
-        """Raise `WrongObject` unless the directory is of the object that is defined."""
+        """Raise `WrongObject` or `UnclaimedDirectory` unless it is of the defined object."""
+        path = self.path(name)
         wanted = self._definitions.current.identity(name)
-        check_object(self._fs, self.path(name), wanted, f"topic {name}")
+        adopt = f"lithify topics adopt {self._whole(name)}"
+        is_first = is_unused(self._fs, path)
+        check_object(self._fs, path, wanted, f"topic {name}", adopt, is_new=is_first)
+
+    def disown(self, topic: UnclaimedTopic) -> None:
+        """Remove what directories say of themselves, durably, before another topic adopts them."""
+        for directory in topic.directories:
+            for each in (OBJECT, DELETED):
+                clear_mark(self._fs, directory, each)
+
+    def claim(self, names: Collection[TopicName]) -> None:
+        """Say in the directories that exist of which object they are, durably."""
+        current = self._definitions.current
+        for name in names:
+            wanted, path = current.identity(name), self.path(name)
+            if wanted is not None and current.owns(name) and self._fs.exists(path):
+                write_object(self._fs, path, wanted)
+
+    def _whole(self, name: TopicName) -> TopicName:
+        return name if str(name) in self._definitions.current.topics else name.whole
 
     def note_log(self, name: TopicName, *, is_new: bool) -> None:
         """Record that a topic has a log. Raises `WriteFailed` only for a new one."""
@@ -245,8 +266,7 @@ class TopicDirectories:
             for part in parts
             if part in self._inventory and not self._fs.exists(self.path(part))
         }
-        identity = definitions.identity(name)
-        deletion = Deletion(str(name), now_ms, logs, identity.id if identity is not None else 0)
+        deletion = Deletion(str(name), now_ms, logs, definitions.identity(name))
         if has_directory:
             try:
                 self._fs.mkdir(self.path(name))
@@ -269,7 +289,8 @@ class TopicDirectories:
             [TopicName.from_path(f"{space}/{each}") if each else name for each in deletion.logs]
         )
         for place in filter(None, deletion.logs):
-            remove_tree(self._fs, f"{above}/{place}")
+            # Until it is gone it says of which object it is.
+            remove_tree(self._fs, f"{above}/{place}", OBJECT)
         if self._fs.exists(own):
             try:
                 # The removal of the partitions must be durable before that of the mark.
@@ -330,7 +351,7 @@ class TopicDirectories:
         identity = definitions.identity(name)
         if str(name) not in definitions.topics or not definitions.owns(name):
             return
-        if identity is None or deletion.object_id in (0, identity.id):
+        if identity is None or deletion.of == identity:
             self._definitions.change(partial(Definitions.without_topic, name=name))
 
     def _finish_removals(self) -> None:

@@ -3,9 +3,9 @@
 Definitions may be older than the directories, or missing; a directory may have been copied back
 from a backup. None of that permits a deletion. At open every directory of a topic is one of these:
 
-1. defined, and its file `OBJECT` names no other object (`log/object_file.py`): it is served. Only
-   the partitions of a partitioned topic have logs. A log in its own directory belongs to another
-   topic of that name, and is unclaimed.
+1. defined, and its file `OBJECT` names what is defined (`log/object_file.py`), or it has no log
+   yet: it is served. Only the partitions of a partitioned topic have logs. A log in its own
+   directory belongs to another topic of that name, and is unclaimed.
 2. marked `DELETED` for the log that it contains (`log/directory_marks.py`): a deletion was
    interrupted. It is finished, even if definitions from before the deletion have the topic.
 3. marked `CREATING` and not defined: a restore was interrupted, and nothing in it was acknowledged.
@@ -18,7 +18,8 @@ from a backup. None of that permits a deletion. At open every directory of a top
 Adoption defines a topic from its directories, which contain messages, subscriptions and schemas.
 The number of partitions follows from the highest partition. Deduplication is switched on if the
 directory has producers. All other settings are lost with the definition; retention is set to keep
-everything, so that no default deletes data.
+everything, so that no default deletes data. If the topic is defined with its data on this node, and
+only the file `OBJECT` is missing or damaged, adoption writes it, and the definition stays.
 
 For `topics/topics.py`; a scan waits for the disk.
 """
@@ -33,8 +34,13 @@ from lithify.errors import InvalidInput
 from lithify.log.directory_marks import is_creating, is_empty, log_id_in, read_deletion
 from lithify.log.file_names import MANIFEST
 from lithify.log.manifest import read_manifest
-from lithify.log.object_file import is_of_other
-from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition
+from lithify.log.object_file import is_of, read_object
+from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
+    Definitions,
+    NamespaceDefinition,
+    TopicDefinition,
+)
 from lithify.topics.definitions.topic_names import TopicName
 
 if TYPE_CHECKING:
@@ -50,6 +56,7 @@ __all__ = [
     "deletion_of",
     "explains",
     "group_unclaimed",
+    "is_unused",
     "scan_topics",
 ]
 
@@ -92,13 +99,19 @@ class FoundDirectories:
     """Topics and partitions with a definition."""
 
 
+def is_unused(fs: FileSystem, directory: str) -> bool:
+    """Has a topic or partition no log yet? Its file `OBJECT` is written before that."""
+    return not fs.exists(f"{directory}/log")
+
+
 def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
     """Does the directory of a topic or partition match a definition?"""
-    if is_of_other(fs, f"{root}/{name.path}", definitions.identity(name)):
+    path = f"{root}/{name.path}"
+    if not is_of(fs, path, definitions.identity(name), is_new=is_unused(fs, path)):
         return False
     definition = definitions.topics.get(str(name))
     if definition is not None and definition.partitions:
-        return not fs.exists(f"{root}/{name.path}/log")
+        return is_unused(fs, path)
     return definitions.owns(name)
 
 
@@ -134,7 +147,11 @@ def deletion_of(fs: FileSystem, root: str, name: TopicName) -> Deletion | None:
     if deletion is None or deletion.name != str(name):
         return None
     for place in deletion.logs:
-        if not deletion.covers(place, log_id_in(fs, f"{root}/{_beside(name, place)}/log")):
+        path = f"{root}/{_beside(name, place)}"
+        # One that is missing was removed.
+        if fs.exists(path) and not deletion.covers(
+            place, log_id_in(fs, f"{path}/log"), read_object(fs, path)
+        ):
             return None
     return deletion
 
@@ -182,24 +199,36 @@ def group_unclaimed(
             topic,
             tuple(sorted(each.partition for each in members if each != topic)),
             tuple(f"{root}/{each.path}" for each in members),
-            _problem(root, topic, members, definitions),
+            _problem(fs, root, topic, members, definitions),
         )
         for topic, members in sorted(groups.items())
     }
 
 
 def _problem(
-    root: str, topic: TopicName, members: list[TopicName], definitions: Definitions
+    fs: FileSystem,
+    root: str,
+    topic: TopicName,
+    members: list[TopicName],
+    definitions: Definitions,
 ) -> str:
     known = definitions.topics.get(str(topic))
-    others = [each for each in members if known is not None and definitions.defines(each)]
+    others = [
+        each
+        for each in members
+        if known is not None
+        and definitions.defines(each)
+        and not _can_claim(fs, root, definitions, each)
+    ]
     if others and (not known or not known.partitions or others != [topic]):
+        owner = definitions.owner(others[0])
+        where = f" on node {owner}" if owner not in ("", definitions.node) else ""
         return (
-            f"topic {topic} is defined, and {root}/{others[0].path} has the data of another topic "
-            "that had the name: move the directory away, or delete the topic, which leaves this "
-            "directory in place, and adopt it then"
+            f"topic {topic} is defined{where}, and {root}/{others[0].path} has the data of another "
+            "topic that had the name: move the directory away, or delete the topic, which leaves "
+            "this directory in place, and adopt it then"
         )
-    if known is None or topic not in members:
+    if known is None or not known.partitions or topic not in members:
         return ""
     return (
         f"topic {topic} is defined with {known.partitions} partitions, but {root}/{topic.path} "
@@ -208,10 +237,22 @@ def _problem(
     )
 
 
+def _can_claim(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
+    """Has a defined log its data on this node, and lacks only the file `OBJECT`?"""
+    whole = definitions.topics.get(str(name))
+    has_log = whole is None or not whole.partitions
+    path = f"{root}/{name.path}"
+    return has_log and definitions.owns(name) and read_object(fs, path) is None
+
+
 def adopting(
     fs: FileSystem, topic: UnclaimedTopic, now_ms: int
 ) -> Callable[[Definitions], Definitions]:
-    """The edit that defines an unclaimed topic, and its tenant and namespace if missing."""
+    """The edit that defines an unclaimed topic, and its tenant and namespace if missing.
+
+    It leaves a definition of which this node has the data as it is; the partitions that it lacks
+    are added.
+    """
     for directory in topic.directories:
         _check_log(fs, f"{directory}/log")
     settings: dict[str, Any] = dict(KEPT_SETTINGS)
@@ -219,10 +260,16 @@ def adopting(
         settings["deduplication"] = True
     count = topic.partitions[-1] + 1 if topic.partitions else 0
     definition = TopicDefinition(count, now_ms, settings)
-    return partial(_adopted, topic.name, definition)
+    return partial(_adopted, topic.name, topic.partitions, definition)
 
 
-def _adopted(name: TopicName, topic: TopicDefinition, definitions: Definitions) -> Definitions:
+def _adopted(
+    name: TopicName, parts: tuple[int, ...], topic: TopicDefinition, definitions: Definitions
+) -> Definitions:
+    for part in map(name.partition_name, parts) if parts else (name,):
+        if definitions.defines(part) and not definitions.owns(part):
+            owner = definitions.owner(part)
+            raise AlreadyDefined(f"topic {part} exists already, on node {owner}")
     if name.namespace.tenant not in definitions.tenants:
         definitions = definitions.with_tenant(name.namespace.tenant, {})
     if str(name.namespace) not in definitions.namespaces:

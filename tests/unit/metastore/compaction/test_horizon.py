@@ -59,3 +59,17 @@ def test_others_hold_it_by_name() -> None:
     found = history_horizon(store.state, store.time_ms, 0, others)
     assert found.position == revisions[1] - 1
     assert "held by export (owner n2); next: hold backup" in found.explain(store.time_ms)
+
+
+def test_no_more_revisions_than_the_limit_are_kept() -> None:
+    store, revisions = a_store()
+    found = history_horizon(store.state, store.time_ms, 100 * MINUTE_MS, (), revisions_max=2)
+    assert found.position == revisions[-2] - 1
+    [hold] = found.blocking
+    assert (hold.name, hold.owner) == ("retention", "2 revisions")
+    for limit in (5, 6):
+        found = history_horizon(store.state, store.time_ms, 100 * MINUTE_MS, (), limit)
+        assert found.position <= revisions[0] - 1
+    # What is older goes, also if there are few.
+    found = history_horizon(store.state, store.time_ms, MINUTE_MS, (), revisions_max=4)
+    assert found.position == revisions[-2] - 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.compaction.policies.built_in import plan_whole_dead
 from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
@@ -179,6 +180,21 @@ def test_links_are_removed_a_minute_later() -> None:
     member.compactor.done(job())
     assert member.links == []
     assert member.compactor.next_job() is None
+    member.check()
+
+
+def test_links_are_kept_until_the_merge_is_applied_also_if_the_clock_is_set_back() -> None:
+    clock = ManualClock()
+    member = Member(MemoryFileSystem(clock=clock), GroupCompactionSettings(after_drops=None))
+    member.fill(26).snapshot(22, [2, 9, 12, 21])
+    member.compactor.request(RunWanted())
+    job = member.compactor.next_job()
+    assert job is not None
+    clock.jump(-3600)
+    outcome = job()
+    # Readers still look for the entries where they were.
+    member.check()
+    member.compactor.done(outcome)
     member.check()
 
 

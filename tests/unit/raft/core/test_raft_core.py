@@ -10,6 +10,7 @@ from lithify.errors import InvalidInput, ProtocolError
 from lithify.raft.core import (
     AppendReply,
     AppendRequest,
+    Commit,
     ConfChange,
     Config,
     CoreSettings,
@@ -83,6 +84,28 @@ def test_a_request_proves_nothing_behind_its_entries() -> None:
     core, storage = member(THREE, 1, 1, 1)
     core.step(AppendRequest("n2", "n1", 2, 1, 1, [], commit=3))
     assert work(core, storage).commit == 1
+
+
+def test_a_commit_without_entries_counts_if_its_entry_is_of_the_same_leader() -> None:
+    core, storage = member(THREE, 1, 1)
+    for index in (2, 3):
+        # Entry 2 is of an earlier leader, so it may be another one there; entry 3 is not here.
+        core.step(Commit("n2", "n1", 2, index))
+        assert work(core, storage).commit == 0
+    core.step(AppendRequest("n2", "n1", 2, 2, 1, [Entry(3, 2, b"new")], commit=0))
+    for _ in range(3):
+        work(core, storage)
+    core.step(Commit("n2", "n1", 2, 3))
+    ready = work(core, storage)
+    assert (ready.commit, ready.leader, ready.messages) == (3, "n2", [])
+
+
+def test_a_commit_of_an_earlier_term_gets_the_present_one() -> None:
+    core, storage = member(THREE, 1, 3)
+    core.step(Commit("n2", "n1", 1, 1))
+    ready = work(core, storage)
+    assert ready.commit == 0
+    assert ready.messages == [AppendReply("n1", "n2", 3, 0)]
 
 
 def test_a_committed_entry_is_never_overwritten() -> None:

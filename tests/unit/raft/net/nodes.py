@@ -50,7 +50,7 @@ class Node:
         fs.mkdir("d")
         self.identity = NodeIdentity(fs, "d", name, cluster)
         handlers = Handlers(
-            lambda group, message: self.heard.append((group, message)),
+            self.heard.extend,
             self.answer,
             lambda group, peer: self.unreachable.append((group, peer)),
             lambda channel: None,

@@ -15,12 +15,13 @@ import structlog
 
 from lithify.fs import MemoryFileSystem
 from lithify.raft.core import Config
-from lithify.raft.core.messages import AppendRequest
+from lithify.raft.core.messages import AppendRequest, Commit
 from lithify.raft.entry import Entry
 from lithify.raft.net import transport as transport_module
+from lithify.raft.net.channel import UnsentChannels
 from lithify.raft.net.client_operations import Address
 from lithify.raft.net.control_frames import (
-    SHOWS_STARTS,
+    HEARS_COMMITS,
     WIRE_VERSION,
     ClientRequest,
     ClientResponse,
@@ -129,7 +130,7 @@ def test_refused_nodes_get_the_reason(changed: dict[str, Any], refusal: str) -> 
         a = Node("a")
         async with running(a):
             reader, writer = await greeted(a, **changed)
-            welcome = Welcome(SHOWS_STARTS, "a", refusal, "")
+            welcome = Welcome(HEARS_COMMITS, "a", refusal, "")
             assert await frames(reader) == ([[("", welcome)]], True)
             await closed(writer)
 
@@ -459,6 +460,48 @@ def test_heartbeats_of_many_groups_are_one_frame() -> None:
         server.close()
         await server.wait_closed()
 
+    asyncio.run(story())
+
+
+def test_a_node_of_an_earlier_version_gets_a_commit_as_an_append() -> None:
+    async def story() -> None:
+        a, b, commit = Node("a"), Node("b"), Commit("a", "b", 4, 7)
+        async with running(a, b):
+            a.transport.learn({"b": b.at})
+            await until(lambda: is_connected(a, ["b"]))
+            a.transport.send("g", commit)
+            link = a.transport.links["b"]
+            assert link._welcome is not None
+            link._welcome = replace(link._welcome, version=HEARS_COMMITS - 1)
+            a.transport.send("g", commit)
+            await until(lambda: len(b.heard) == 2)
+            assert b.heard == [("g", commit), ("g", AppendRequest("a", "b", 4, 7, 4, [], 7))]
+
+    asyncio.run(story())
+
+
+def test_what_one_event_causes_is_sent_together_and_to_nodes_first() -> None:
+    class Sent:
+        def __init__(self, node: str) -> None:
+            self.node = node
+
+        def flush(self) -> None:
+            order.append(self.node)
+
+    async def story() -> None:
+        unsent = UnsentChannels()
+        unsent.hold()
+        for node in ("", "b", "", "c"):
+            unsent.add(Sent(node))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert order == []
+        unsent.send()
+        assert order == ["b", "c", "", ""]
+        unsent.add(Sent("d"))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert order[4:] == ["d"]
+
+    order: list[str] = []
     asyncio.run(story())
 
 

@@ -440,7 +440,7 @@ def test_a_node_with_a_group_of_its_own_is_not_added_and_loses_nothing(tmp_path:
                 MemberRemoved("n1", "n4", term, 99, ended=False),
                 MemberRemoved("n1", "n4", 0, 0, ended=True),
             ):
-                alone.transport.handlers.heard("default", word)
+                alone.transport.handlers.heard([("default", word)])
             assert alone.groups["default"] is group
             assert group.stopped is None
             assert (await KvClient(own, "default").get(b"k")).value == b"of n4"
@@ -468,10 +468,9 @@ def test_a_member_of_another_cluster_is_not_added(tmp_path: Path, names: tuple[s
             group = member.groups["default"]
             await until(lambda: group.leader)
             term, commit = group.term, group.status().commit
-            member.transport.handlers.heard("default", Heartbeat("n9", name, term, commit, 0))
-            member.transport.handlers.heard(
-                "default", MemberRemoved("n9", name, term, 99, ended=False)
-            )
+            member.transport.handlers.heard([("default", Heartbeat("n9", name, term, commit, 0))])
+            removed = MemberRemoved("n9", name, term, 99, ended=False)
+            member.transport.handlers.heard([("default", removed)])
             assert group.leader == there.identity.node
             assert member.groups["default"] is group
 
@@ -485,9 +484,8 @@ def test_a_node_that_does_not_know_that_it_was_removed_is_added_again(tmp_path: 
             member = world.nodes[name]
             heard, kept = member.transport.handlers.heard, member.groups["default"]
 
-            def but_the_removal(key: str, message: RaftMessage) -> None:
-                if not isinstance(message, MemberRemoved):
-                    heard(key, message)
+            def but_the_removal(messages: list[tuple[str, RaftMessage]]) -> None:
+                heard([each for each in messages if not isinstance(each[1], MemberRemoved)])
 
             handlers = replace(member.transport.handlers, heard=but_the_removal)
             member.transport.handlers = handlers

@@ -104,6 +104,7 @@ class Wal:
         self._lock = threading.Lock()
         self._queue: list[Item] = []
         self._wanted = threading.Condition(self._lock)
+        self._is_held = False
         self._writers: dict[str, Writer] = {}
         self._file: File | None = None
         self._size = 0
@@ -131,13 +132,26 @@ class Wal:
         """Queue consecutive entries, of which the first follows `previous`."""
         with self._wanted:
             self._queue.append(Append(group, entries, previous))
-            self._wanted.notify()
+            if not self._is_held:
+                self._wanted.notify()
 
     def save(self, group: str, state: HardState) -> None:
         """Queue a state."""
         with self._wanted:
             self._queue.append(StateSaved(group, state))
-            self._wanted.notify()
+            if not self._is_held:
+                self._wanted.notify()
+
+    def hold(self) -> None:
+        """Do not wake the waiting thread before `wake`; it may work meanwhile."""
+        self._is_held = True
+
+    def wake(self) -> None:
+        """Wake the waiting thread if something is queued."""
+        self._is_held = False
+        if self._queue:
+            with self._wanted:
+                self._wanted.notify()
 
     def ask_roll(self, name: str) -> None:
         """Roll the file after everything queued so far; `rolled_for` returns its number then."""

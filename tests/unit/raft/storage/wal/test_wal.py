@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from lithify.raft.storage.wal import format as wal_format
 from lithify.raft.storage.wal.format import WalTail, parse_batches
 from lithify.raft.storage.wal.wal import Resend, Rolled, StateSaved, Wal, Written
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from tests.patience import PROCESS_S_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +85,19 @@ def test_nothing_is_there_after_a_crash_before_the_flush() -> None:
     assert wal.wait(0)
     wal.flush()
     assert not wal.wait(0)
+
+
+def test_a_held_log_wakes_its_thread_when_it_is_released() -> None:
+    wal = Wal(MemoryFileSystem(), "wal", LiveStates())
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(wal.wait(PROCESS_S_MAX)))
+    wal.hold()
+    thread.start()
+    wal.append("a", entries(1), 0)
+    wal.save("a", HardState(1))
+    wal.wake()
+    thread.join(PROCESS_S_MAX / 2)
+    assert woken == [True]
 
 
 def test_an_entry_cuts_off_what_is_behind_the_one_it_follows() -> None:
