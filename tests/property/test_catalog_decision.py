@@ -112,7 +112,6 @@ def facts_of(data: st.DataObject, versions: CatalogVersions) -> ClusterFacts:
     version = st.integers(versions.latest.version // 2, versions.latest.version)
     return ClusterFacts(
         now=timestamp(BEGIN_MS + 10 * versions.latest.version + 5),
-        coordinator="n1",
         topology=topology,
         answers=answers,
         assignments=assignments,
@@ -145,8 +144,9 @@ def may_be_first(
     if versions.latest.version - number + 1 < floors.versions_min:
         return False
     before = [versions.at_version(each) for each in range(versions.earliest.version, number)]
-    for table in versions.latest.tables():
-        for index in versions.latest.indexes_of(table.id):
+    wanted = min(at_time(versions, time).version for time in times[:-1])
+    for reader in (versions.at_version(wanted), versions.at_time(facts.now), versions.latest):
+        for index in (each for table in reader.tables() for each in reader.indexes_of(table.id)):
             building = index.status in {IndexStatus.REGISTERED, IndexStatus.BUILDING}
             if building and any(index.id in catalog.objects for catalog in before):
                 return False
@@ -157,7 +157,8 @@ def replicas_are_there(
     versions: CatalogVersions, facts: ClusterFacts, version: Catalog, table: TableDescriptor
 ) -> bool:
     if table.id not in versions.latest.objects:
-        readable = at_time(versions, facts.answers["n1"].low_watermark)
+        times = (answer.low_watermark for answer in facts.answers.values())
+        readable = at_time(versions, min(times))
         return table.id not in readable.objects
     zone = version.get(ZoneDescriptor, table.zone_id)
     for number in range(zone.partitions):

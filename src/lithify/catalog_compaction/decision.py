@@ -9,11 +9,14 @@
    readable, so nobody who reads at that time or later misses a version.
 3. Holds lower it: to the version in which an index that is being built was registered, to the one
    whose zone a rebalance follows, to a pin, to the last version with an object whose directories
-   are not deleted yet, and to the floors.
+   are not deleted yet, and to the floors. An index is being built if it is so in the wanted version,
+   in the one in force, or in the newest one.
 4. The replicas of all tables of the version must be there: every node that is assigned one must be
    in the topology and have answered for it, because what it replays after a crash is known by its
-   published time only. A dropped table needs no replicas if it is absent at the low watermark too.
+   published time only. A dropped table needs no replicas if it is absent at all low watermarks too.
    A table that fails lowers the version to the last one without it.
+5. A node that has not answered for `Waits.away_ms` is not waited for, if in each of its groups a
+   majority has answered with a published time. It is named in `left`: it must be rebuilt.
 
 So an older version is chosen where a newer one is not admissible; all reasons are in the decision.
 """
@@ -25,15 +28,16 @@ from typing import TYPE_CHECKING
 
 from lithify.catalog.errors import CatalogVersionTrimmed
 from lithify.catalog.objects import IndexStatus, Removal, TableDescriptor, ZoneDescriptor
-from lithify.catalog_compaction.facts import Abort, AbortKind, Floors
+from lithify.catalog_compaction.facts import Abort, AbortKind, Floors, Waits
 from lithify.compaction.planning.horizon import Hold, Horizon, find_horizon
 from lithify.hybrid_time import add_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from lithify.catalog.catalog import Catalog
     from lithify.catalog.versions import CatalogVersions
-    from lithify.catalog_compaction.facts import ClusterFacts
+    from lithify.catalog_compaction.facts import ClusterFacts, Partition
 
 __all__ = ["Decision", "decide"]
 
@@ -53,6 +57,8 @@ class Decision:
     horizon: Horizon
     """All holds; a position is the version that stays."""
     aborts: tuple[Abort, ...] = ()
+    left: tuple[str, ...] = ()
+    """Nodes that were not waited for."""
 
     @property
     def trims(self) -> bool:
@@ -60,16 +66,21 @@ class Decision:
         return self.version > self.earliest
 
 
-def decide(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> Decision:
+def decide(
+    versions: CatalogVersions, facts: ClusterFacts, floors: Floors, waits: Waits = Waits()
+) -> Decision:
     """The decision on these facts; see the module."""
     earliest = versions.earliest.version
-    aborts = list(_unknown(facts))
+    left = frozenset(_left(facts, waits))
+    aborts = list(_unknown(facts, left))
     if aborts:
         stays = Hold("unknown", earliest, aborts[0].describe())
         return Decision(earliest, 0, earliest, find_horizon((stays,)), tuple(aborts))
     needed = list(_needed(versions, facts))
     wanted = min((hold.position for hold in needed), default=earliest)
-    stuck = [*_building(versions), *_rebalancing(facts)]
+    current = versions.at_version(_version_at(versions, facts.now))
+    readers = versions.at_version(wanted), current, versions.latest
+    stuck = [*_building(versions, readers), *_rebalancing(facts)]
     aborts += (
         Abort(AbortKind(hold.name), wanted, object=hold.owner)
         for hold in stuck
@@ -78,19 +89,36 @@ def decide(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> De
     holds = [*needed, *stuck, *facts.pins, *_kept(versions, facts, floors)]
     version = max(find_horizon(holds).position, earliest)
     while version > earliest:
-        failed = _missing(versions, facts, version)
+        failed = _missing(versions, facts, version, left)
         if failed is None:
             break
         abort, table = failed
         aborts.append(abort)
         version = max(_first_with(versions, table.id, version) - 1, earliest)
         holds.append(Hold("replicas", version, f"table {table.name}"))
-    return Decision(earliest, wanted, version, find_horizon(holds), tuple(aborts))
+    horizon = find_horizon(holds)
+    return Decision(earliest, wanted, version, horizon, tuple(aborts), tuple(sorted(left)))
 
 
-def _unknown(facts: ClusterFacts) -> Iterator[Abort]:
+def _left(facts: ClusterFacts, waits: Waits) -> Iterator[str]:
+    """The nodes that are not waited for; see the module."""
+    for node, away_ms in facts.away_ms.items():
+        if waits.away_ms is None or away_ms <= waits.away_ms or node in facts.answers:
+            continue
+        groups = [(each, nodes) for each, nodes in facts.assignments.items() if node in nodes]
+        if all(2 * _live(facts, each, nodes) > len(nodes) for each, nodes in groups):
+            yield node
+
+
+def _live(facts: ClusterFacts, partition: Partition, nodes: Iterable[str]) -> int:
+    """The number of nodes with a published replica of a partition."""
+    answers = (facts.answers.get(node) for node in nodes)
+    return sum(bool(each and each.published.get(partition)) for each in answers)
+
+
+def _unknown(facts: ClusterFacts, left: frozenset[str]) -> Iterator[Abort]:
     """What aborts the run: a time that is not known."""
-    for node in sorted(facts.topology):
+    for node in sorted(facts.topology - left):
         answer = facts.answers.get(node)
         if answer is None:
             yield Abort(AbortKind.NO_ANSWER, 0, node)
@@ -131,17 +159,25 @@ def _kept(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> Ite
         version = _version_at(versions, add_ms(facts.now, -floors.age_ms))
         yield Hold("age", version, f"{floors.age_ms} ms")
     for removal in versions.latest.removals():
+        if removal.id in versions.earliest.objects and isinstance(
+            versions.earliest.objects[removal.id], Removal
+        ):
+            # The last version with the object is gone.
+            continue
         first = _first_with(versions, removal.id, latest, removed=True)
         yield Hold("removal", max(first - 1, 0), f"{removal.of} {removal.name}")
 
 
-def _building(versions: CatalogVersions) -> Iterator[Hold]:
-    latest = versions.latest
-    for table in latest.tables():
-        for index in latest.indexes_of(table.id):
-            if index.status in _BUILDING:
-                version = _first_with(versions, index.id, latest.version)
-                yield Hold("index build", version, f"index {latest.full_name(index)}")
+def _building(versions: CatalogVersions, readers: Iterable[Catalog]) -> Iterator[Hold]:
+    """The indexes that are being built in one of these versions."""
+    found = set()
+    for catalog in readers:
+        for table in catalog.tables():
+            for index in catalog.indexes_of(table.id):
+                if index.status in _BUILDING and index.id not in found:
+                    found.add(index.id)
+                    version = _first_with(versions, index.id, catalog.version)
+                    yield Hold("index build", version, f"index {catalog.full_name(index)}")
 
 
 def _rebalancing(facts: ClusterFacts) -> Iterator[Hold]:
@@ -168,11 +204,12 @@ def _first_with(
 
 
 def _missing(
-    versions: CatalogVersions, facts: ClusterFacts, version: int
+    versions: CatalogVersions, facts: ClusterFacts, version: int, left: frozenset[str]
 ) -> tuple[Abort, TableDescriptor] | None:
     """The first table of a version whose replicas are not all there, and why."""
-    candidate, current = versions.at_version(version), versions.at_time(facts.now)
-    watermark = facts.answers[facts.coordinator].low_watermark
+    candidate = versions.at_version(version)
+    current = versions.at_version(_version_at(versions, facts.now))
+    watermark = min(answer.low_watermark for answer in facts.answers.values())
     readable = versions.at_version(_version_at(versions, watermark))
     by_zone: dict[int, Abort | None] = {}
     for table in candidate.tables():
@@ -182,20 +219,22 @@ def _missing(
                 return Abort(AbortKind.DROPPED_TABLE, version, object=name), table
             continue
         if zone not in by_zone:
-            by_zone[zone] = _missing_replica(candidate.get(ZoneDescriptor, zone), facts)
+            by_zone[zone] = _missing_replica(candidate.get(ZoneDescriptor, zone), facts, left)
         abort = by_zone[zone]
         if abort is not None:
             return replace(abort, version=version, object=name), table
     return None
 
 
-def _missing_replica(zone: ZoneDescriptor, facts: ClusterFacts) -> Abort | None:
+def _missing_replica(
+    zone: ZoneDescriptor, facts: ClusterFacts, left: frozenset[str]
+) -> Abort | None:
     for number in range(zone.partitions):
         partition = zone.id, number
         nodes = facts.assignments.get(partition)
         if not nodes:
             return Abort(AbortKind.NO_ASSIGNMENT, 0, "", partition)
-        for node in sorted(nodes):
+        for node in sorted(nodes - left):
             if node not in facts.topology:
                 return Abort(AbortKind.MISSING_NODE, 0, node, partition)
             if partition not in facts.answers[node].published:

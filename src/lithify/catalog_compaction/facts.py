@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lithify.compaction.planning.horizon import Hold
 
-__all__ = ["Abort", "AbortKind", "ClusterFacts", "Floors", "NodeTimes", "Partition"]
+__all__ = ["Abort", "AbortKind", "ClusterFacts", "Floors", "NodeTimes", "Partition", "Waits"]
 
 Partition = tuple[int, int]
 """The id of a zone, and the number of one of its partitions: a Raft group."""
@@ -47,12 +47,19 @@ class Floors:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """How long history is held for what may never end."""
+
+    away_ms: int | None = None
+    """For a node that does not answer; None is without limit."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """What the coordinator knows when it decides."""
 
     now: int
     """A hybrid timestamp."""
-    coordinator: str
     topology: frozenset[str]
     """The nodes that are there."""
     answers: Mapping[str, NodeTimes]
@@ -62,11 +69,15 @@ class ClusterFacts:
     """Running ones, and the version whose zone they follow."""
     pins: tuple[Hold, ...] = ()
     """Named ones; the position is the version that is pinned."""
+    away_ms: Mapping[str, int] = field(default_factory=dict)
+    """Of members that have not answered: for how long they have not."""
 
     @property
     def minimum_begin(self) -> int:
-        """Of the active read-write transactions of all nodes."""
-        return min((each.minimum_begin for each in self.answers.values()), default=0)
+        """Of the active read-write transactions of all nodes; 0 if a node has not answered."""
+        if not self.answers or self.topology - self.answers.keys():
+            return 0
+        return min(each.minimum_begin for each in self.answers.values())
 
 
 class AbortKind(StrEnum):
