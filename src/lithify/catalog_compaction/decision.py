@@ -9,8 +9,8 @@
    readable, so nobody who reads at that time or later misses a version.
 3. Holds lower it: to the version in which an index that is being built was registered, to the one
    whose zone a rebalance follows, to a pin, to the last version with an object whose directories
-   are not deleted yet, and to the floors. An index is being built if it is so in the wanted version,
-   in the one in force, or in the newest one.
+   are not deleted yet, and to the floors. An index is being built if it is so in the wanted
+   version, in the one in force, or in the newest one.
 4. The replicas of all tables of the version must be there: every node that is assigned one must be
    in the topology and have answered for it, because what it replays after a crash is known by its
    published time only. A dropped table needs no replicas if it is absent at all low watermarks too.
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from lithify.catalog.versions import CatalogVersions
     from lithify.catalog_compaction.facts import ClusterFacts, Partition
 
-__all__ = ["Decision", "decide"]
+__all__ = ["Decision", "decide", "named_holds"]
 
+_PATIENT = Waits()
 _BUILDING = (IndexStatus.REGISTERED, IndexStatus.BUILDING)
 
 
@@ -67,7 +68,7 @@ class Decision:
 
 
 def decide(
-    versions: CatalogVersions, facts: ClusterFacts, floors: Floors, waits: Waits = Waits()
+    versions: CatalogVersions, facts: ClusterFacts, floors: Floors, waits: Waits = _PATIENT
 ) -> Decision:
     """The decision on these facts; see the module."""
     earliest = versions.earliest.version
@@ -78,9 +79,7 @@ def decide(
         return Decision(earliest, 0, earliest, find_horizon((stays,)), tuple(aborts))
     needed = list(_needed(versions, facts))
     wanted = min((hold.position for hold in needed), default=earliest)
-    current = versions.at_version(_version_at(versions, facts.now))
-    readers = versions.at_version(wanted), current, versions.latest
-    stuck = [*_building(versions, readers), *_rebalancing(facts)]
+    stuck = list(_stuck(versions, facts, wanted))
     aborts += (
         Abort(AbortKind(hold.name), wanted, object=hold.owner)
         for hold in stuck
@@ -98,6 +97,21 @@ def decide(
         holds.append(Hold("replicas", version, f"table {table.name}"))
     horizon = find_horizon(holds)
     return Decision(earliest, wanted, version, horizon, tuple(aborts), tuple(sorted(left)))
+
+
+def named_holds(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> tuple[Hold, ...]:
+    """The holds of what is known, also when a node has not answered or a replica is missing."""
+    needed = list(_needed(versions, facts))
+    latest = versions.latest.version
+    stuck = _stuck(versions, facts, min((hold.position for hold in needed), default=latest))
+    return (*needed, *stuck, *facts.pins, *_kept(versions, facts, floors))
+
+
+def _stuck(versions: CatalogVersions, facts: ClusterFacts, wanted: int) -> Iterator[Hold]:
+    """Index builds and rebalances."""
+    current = versions.at_version(_version_at(versions, facts.now))
+    yield from _building(versions, (versions.at_version(wanted), current, versions.latest))
+    yield from _rebalancing(facts)
 
 
 def _left(facts: ClusterFacts, waits: Waits) -> Iterator[str]:
@@ -133,10 +147,12 @@ def _unknown(facts: ClusterFacts, left: frozenset[str]) -> Iterator[Abort]:
 def _needed(versions: CatalogVersions, facts: ClusterFacts) -> Iterator[Hold]:
     """The versions in force at the times that the nodes need."""
     for node, answer in sorted(facts.answers.items()):
-        yield Hold("low watermark", _version_at(versions, answer.low_watermark), node)
-        if answer.published:
-            partition = min(answer.published, key=lambda each: answer.published[each])
-            version = _version_at(versions, answer.published[partition])
+        if answer.low_watermark:
+            yield Hold("low watermark", _version_at(versions, answer.low_watermark), node)
+        published = {key: time for key, time in answer.published.items() if time}
+        if published:
+            partition = min(published, key=lambda each: published[each])
+            version = _version_at(versions, published[partition])
             yield Hold(
                 "published", version, f"{node}, partition {partition[1]} of zone {partition[0]}"
             )

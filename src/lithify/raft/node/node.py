@@ -68,6 +68,7 @@ from lithify.raft.node.group_listeners import GroupListeners
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.node.member_notices import MemberNotices
+from lithify.raft.node.node_questions import NodeQuestions
 from lithify.raft.node.process_requests import ProcessRequests
 from lithify.raft.repair.blocked_members import BlockedMembers
 from lithify.raft.repair.messages import EntriesFound
@@ -123,6 +124,7 @@ class RaftNode:
         self.groups: dict[str, Group[Any]] = {}
         self.listeners = GroupListeners(settings.node, self.groups)
         self.notices = MemberNotices(self)
+        self.questions = NodeQuestions(self)
         self.ailing: dict[str, BlockedMembers] = {}
         """By key: members that cannot start before they are repaired."""
         self._marked: dict[str, Group[Any]] = {}
@@ -299,6 +301,7 @@ class RaftNode:
             stack.push_async_callback(self.transport.close)
             stack.callback(self.listeners.close)
             stack.push_async_callback(self.requests.close)
+            stack.push_async_callback(self.questions.close)
             self._campaign_alone()
             if not self.reads_only:
                 ticking = asyncio.create_task(self._tick())
