@@ -104,12 +104,21 @@ def test_nothing_is_published_while_the_time_before_cannot_be_read() -> None:
     told(story)
 
 
-async def published_at(metastore: LocalMetastore, minimum: int) -> None:
-    """Return when a member has published a time."""
+async def published_at(metastore: LocalMetastore, revision: int) -> None:
+    """Return when a member has a snapshot with the key as of a revision."""
+    await metastore.node.listeners.wait_applied(metastore.name, revision)
     published = PublishedTime(GroupReplica(metastore))
-    while await published.read() != minimum:
-        await metastore.node.listeners.wait_applied(metastore.name, 1)
-        await until(lambda: True)
+    assert await published.settle(4711)
+    await until(lambda: metastore.group.snapshot_index >= revision)
+    assert await published.read() == 4711
+
+
+async def written(metastore: LocalMetastore) -> int:
+    """The revision at which the leader has written a time."""
+    assert await PublishedTime(GroupReplica(metastore)).write(4711)
+    found = await metastore.get(KEY, local=True)
+    assert found is not None
+    return found.revision
 
 
 def test_all_members_of_a_raft_group_publish_although_it_is_idle(tmp_path: Path) -> None:
@@ -117,10 +126,9 @@ def test_all_members_of_a_raft_group_publish_although_it_is_idle(tmp_path: Path)
         async with three(tmp_path) as metastores:
             replicas = [GroupReplica(each) for each in metastores]
             [leader] = [each for each in replicas if each.leads]
-            assert await PublishedTime(leader).write(4711)
+            revision = await written(leader.store)
             for metastore in metastores:
-                await published_at(metastore, 4711)
-                assert metastore.group.snapshot_index > 0
+                await published_at(metastore, revision)
 
     told(story)
 
@@ -128,8 +136,7 @@ def test_all_members_of_a_raft_group_publish_although_it_is_idle(tmp_path: Path)
 def test_what_is_published_survives_a_restart(tmp_path: Path) -> None:
     async def story() -> None:
         async with alone(tmp_path) as metastore:
-            await PublishedTime(GroupReplica(metastore)).write(4711)
-            await published_at(metastore, 4711)
+            await published_at(metastore, await written(metastore))
             # Written, and in no snapshot when the node stops.
             await do(metastore, Delete(b"row"))
         async with alone(tmp_path) as metastore:
