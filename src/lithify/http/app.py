@@ -165,9 +165,9 @@ def _add_unclaimed(app: FastAPI) -> None:
 
 
 def _add_cluster(app: FastAPI) -> None:
-    from lithify.http.cluster import catalog, members, metastore, raft
+    from lithify.http.cluster import catalog, catalog_compaction, members, metastore, raft
 
-    for module in (members, raft, metastore, catalog):
+    for module in (members, raft, metastore, catalog, catalog_compaction):
         app.include_router(module.router)
 
 

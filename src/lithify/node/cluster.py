@@ -14,8 +14,9 @@ If the directory belongs to a member of a larger cluster and there is no cluster
 is only **read**: as far as this node knew it when it was stopped. Changes raise `MemberReadsOnly`.
 
 The history of the metastore is compacted by the queue of the process, on the node that leads
-(`metastore/compaction/history_compaction.py`); `DIRECTORY/metastore` has the reports. The queue is
-that of the Raft groups too, and has to be closed before the cluster.
+(`metastore/compaction/history_compaction.py`), and so is that of the catalog
+(`catalog_trimming.py`); `DIRECTORY/metastore` and `DIRECTORY/catalog` have the reports.
+The queue is that of the Raft groups too, and has to be closed before the cluster.
 
 A node with the name of another one, or of another cluster, is refused by the others
 (`raft/net/transport.py`, `node_registry.py`).
@@ -39,6 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lithify.catalog.manager.activation import ALONE, ActivationTiming
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog.update_log.errors import AppendOutcomeUnknown
+from lithify.catalog_compaction.compaction import CATALOG, CatalogCompaction
 from lithify.errors import InvalidInput, LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.logger import get_logger
@@ -47,6 +49,7 @@ from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
+from lithify.node.catalog_trimming import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
@@ -102,11 +105,14 @@ class Cluster:
         given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
         given = replace(given, group=replace(given.group, clock=clock), queue=queue)
         self._fs = fs
+        self._data = directory
         self._directory = f"{directory}/{METASTORE}"
         self._events = events
         self.queue = queue
         self.history: HistoryCompaction | None = None
-        """None if the cluster is only read."""
+        self.trimming: CatalogCompaction | None = None
+        """The compaction of the catalog; both are None if the cluster is only read."""
+        self._settings = settings.clustering
         self.name = given.node
         self._clock = clock
         self._failed = failed
@@ -226,14 +232,28 @@ class Cluster:
         history = self.history = HistoryCompaction(
             metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
         )
-        observe = partial(self._observe, history)
-        for work in (self._registry.register, self._registry.follow, observe):
+        maintenance = CatalogMaintenance(
+            metastore,
+            self.catalog,
+            self.nodes,
+            self._fs,
+            self._data,
+            self._clock,
+            self._settings.trimming,
+            self._settings.watermark,
+            self._events,
+        )
+        self.trimming = maintenance.compaction
+        observe = partial(self._observe, history, self.trimming)
+        registry = self._registry
+        for work in (registry.register, registry.follow, maintenance.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
 
-    async def _observe(self, history: HistoryCompaction) -> None:
+    async def _observe(self, history: HistoryCompaction, trimming: CatalogCompaction) -> None:
         while True:
             # In a thread: it takes as long as there are logs in the queue.
             await asyncio.to_thread(self.queue.observe, METASTORE, [history])
+            await asyncio.to_thread(self.queue.observe, CATALOG, [trimming])
             await asyncio.sleep(OBSERVE_S)
 
     async def _until_available(self, request: Callable[[], Coroutine[Any, Any, Any]]) -> None:

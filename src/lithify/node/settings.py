@@ -165,7 +165,11 @@ class NodeSettings:
     cluster_secret_file: str = _CLUSTER.cluster_secret_file
     cluster_authority_file: str = _CLUSTER.cluster_authority_file
     tick_ms: int = _CLUSTER.tick_ms
-    """See `ClusterSettings` for these nine."""
+    catalog_versions_min: int = _CLUSTER.catalog_versions_min
+    catalog_age_ms: int = _CLUSTER.catalog_age_ms
+    catalog_away_ms: int | None = _CLUSTER.catalog_away_ms
+    table_availability_ms: int = _CLUSTER.table_availability_ms
+    """See `ClusterSettings` for these thirteen."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:

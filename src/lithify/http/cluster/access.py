@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 
 from lithify.catalog.manager.manager import CatalogManager
+from lithify.catalog_compaction.compaction import CatalogCompaction
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.http.error_statuses import RequestRefused
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
@@ -66,6 +67,8 @@ class ClusterAccess(Protocol):
     """The queue of all runs of the process; any thread."""
     history: HistoryCompaction | None
     """The compaction of the metastore; None if the cluster is only read."""
+    trimming: CatalogCompaction | None
+    """The compaction of the catalog, likewise."""
     leader_changes: int
     """Times that another node has become the leader of the metastore, as seen here."""
 

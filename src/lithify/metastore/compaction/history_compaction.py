@@ -120,7 +120,7 @@ class HistoryCompaction(LeaderRuns[HistoryDryRun]):
         metastore = self._metastore
         named, since = await list_holds(metastore)
         holds = [each.hold if isinstance(each, NamedHold) else each for each in named]
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         others = (*metastore.pins.list(), *holds)
         horizon = history_horizon(metastore.state, now_ms, self.settings.retention_ms, others)
         return horizon, now_ms, since

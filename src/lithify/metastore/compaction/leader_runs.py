@@ -76,7 +76,7 @@ class LeaderRuns(ABC, Generic[D]):
         `name` is that of the log and of its kind; `events` gets repairs of the file of reports.
         """
         self._metastore = metastore
-        self._clock = clock
+        self.clock = clock
         self._policy = policy
         self._loop = asyncio.get_running_loop()
         self._began_ms = clock.now_ms()
@@ -152,7 +152,7 @@ class LeaderRuns(ABC, Generic[D]):
         return term
 
     def _run(self, trigger: Trigger, control: RunControl) -> Report:
-        run_id, started_ms = secrets.token_hex(6), self._clock.now_ms()
+        run_id, started_ms = secrets.token_hex(6), self.clock.now_ms()
         report = partial(self._report, run_id, trigger, started_ms)
         work = self._compact(control)
         try:
@@ -186,7 +186,7 @@ class LeaderRuns(ABC, Generic[D]):
             policy=self._policy,
             trigger=trigger,
             started_ms=started_ms,
-            finished_ms=self._clock.now_ms(),
+            finished_ms=self.clock.now_ms(),
             result=result,
             error=error,
             declined=None if dry_run is None else dry_run.declined,
