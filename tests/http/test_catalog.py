@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.hybrid_time import milliseconds
 from tests.http.cluster_node import ClusterNode
 
@@ -106,8 +107,15 @@ def test_a_text_that_the_owner_could_not_execute_is_refused(
     assert node.call("GET", "/catalog") == before
 
 
-def test_a_snapshot_drops_the_versions_before_it(node: ClusterNode) -> None:
+def test_a_snapshot_drops_the_versions_before_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with ClusterNode(tmp_path, clock=clock) as node:
+        snapshot_drops_the_versions_before_it(node, clock)
+
+
+def snapshot_drops_the_versions_before_it(node: ClusterNode, clock: ManualClock) -> None:
     version = node.call("POST", "/catalog/apply", content=ACME)["version"]
+    clock.advance(3600)
     assert node.call("POST", f"/catalog/snapshot?version={version}")["made"]
     assert not node.call("POST", f"/catalog/snapshot?version={version}")["made"]
     # The node drops them when it has seen the snapshot.

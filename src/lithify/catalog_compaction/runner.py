@@ -142,8 +142,8 @@ class CatalogRunner:
         """A run of the coordinator of a term."""
         fence = await self._take(term)
         dry_run, pins = await self._plan()
-        trimming = self._trim(dry_run.decision.version, (fence, pins.unchanged))
-        stages = (trimming if dry_run.decision.trims else _nothing(), self._publish(dry_run, term))
+        trimming = self._trim(dry_run.decision, (fence, pins.unchanged))
+        stages = trimming, self._publish(dry_run, term)
         trimmed, published = await asyncio.gather(*stages, return_exceptions=True)
         for error in (trimmed, published):
             if isinstance(error, BaseException):
@@ -165,7 +165,7 @@ class CatalogRunner:
             named = [hold for hold in holds if hold.position < version]
             if named or not force:
                 raise RunRefused("holds", _why_not(version, decision, dry_run.now_ms, named))
-        return await self._trim(version, (fence, pins.unchanged))
+        return await self._catalog.snapshot(version, (fence, pins.unchanged))
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -244,12 +244,9 @@ class CatalogRunner:
             # It may have published. The next run tries again.
             log.info("a node has not published", node=node, reason=str(error) or "in time")
 
-    async def _trim(self, version: int, demands: tuple[Compare, ...]) -> bool:
-        return await self._catalog.snapshot(version, demands)
-
-
-async def _nothing() -> None:
-    """The stage of a run that trims nothing."""
+    async def _trim(self, decision: Decision, demands: tuple[Compare, ...]) -> None:
+        if decision.trims:
+            await self._catalog.snapshot(decision.version, demands)
 
 
 def _version_of(versions: CatalogVersions, time: int) -> int:
