@@ -4,6 +4,9 @@
     times = await local.read()             # the answer: `NodeTimes`
     await local.publish(minimum, term)     # the minimum of all nodes, for the groups led here
 
+The minimum begin time is never above the activation of the version in force here, the one that the
+next transaction uses: a version may be appended with a lower time than a clock has reached.
+
 Any message may be lost, repeated or late: what is published ascends, and a message of an earlier
 term than one seen before is ignored.
 """
@@ -44,6 +47,9 @@ class LocalNeeds(Protocol):
     def minimum_begin(self) -> int:
         """Of the active read-write transactions of this node, or its time if there are none."""
 
+    def activation(self) -> int:
+        """Of the version of the catalog in force here."""
+
     def replicas(self) -> Mapping[Partition, Replica]:
         """The partitions of tables that are on this node."""
 
@@ -66,7 +72,8 @@ class LocalTimes:
     async def read(self) -> NodeTimes:
         """The answer to the coordinator."""
         # First: transactions that begin from here on are later than what is read here.
-        begin, watermark = self._needs.minimum_begin(), self._needs.low_watermark
+        begin = min(self._needs.minimum_begin(), self._needs.activation())
+        watermark = self._needs.low_watermark
         replicas = self._needs.replicas()
         published = {
             partition: await PublishedTime(replica).read()

@@ -78,6 +78,10 @@ class NodeNeeds:
         """See `LocalNeeds`."""
         return self._catalog.now()
 
+    def activation(self) -> int:
+        """See `LocalNeeds`."""
+        return self._catalog.current.activation
+
     def replicas(self) -> Mapping[Partition, Replica]:
         """See `LocalNeeds`."""
         return {}
