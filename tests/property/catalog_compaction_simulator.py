@@ -4,7 +4,8 @@ The catalogs, the metastore and the runners are the real ones; nodes, groups and
 Every part that still needs a version asks for it after each step: `VersionGone` if it is not there.
 
 - an open transaction: the version in force at its begin
-- a replica: after a restart, the versions of all transactions in its log above its snapshot
+- a replica: after a restart, the versions of all transactions in its log above its snapshot, for
+  the tables that any version has
 - an index build: the version in which the index was registered
 - a rebalance: the version whose zone it follows
 - a reader: the version at the low watermark of each node
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from random import Random
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from lithify.catalog.commands.indexes import CreateIndex, MakeIndexAvailable, StartBuildingIndex
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 NAMES = ("n1", "n2", "n3")
 PARTITIONS = 2
 ROW = b"row"
+_ROW = Struct(">QQ")
+"""The version of the transaction, and the table."""
 AVAILABLE_MS = 1000
 
 
@@ -159,9 +163,10 @@ class Simulation:
     async def commit(self) -> None:
         if self.open:
             opened = self.random.choice(self.open)
-            _, group = self.random.choice(sorted(self.groups.items()))
-            if group.leader in self.cluster.alive:
-                group.append(ROW, opened.catalog.version.to_bytes(8, "big"))
+            tables = [each.id for each in opened.catalog.tables()]
+            group = self.groups[self.random.choice(sorted(self.groups))]
+            if tables and group.leader in self.cluster.alive:
+                group.append(ROW, _ROW.pack(opened.catalog.version, self.random.choice(tables)))
             self.end(opened)
 
     def end(self, opened: OpenOnNode) -> None:
@@ -220,11 +225,18 @@ class Simulation:
             if node in group.replicas:
                 for key, value in group.replicas[node].replayed():
                     if key == ROW:
-                        self.ask(int.from_bytes(value, "big"), f"the replay on {node}")
+                        self.replay(node, *_ROW.unpack(value))
         needs = self.cluster.needs[node]
         earliest = self.managers["n1"].versions.earliest.activation
         needs.low_watermark = max(needs.low_watermark, earliest)
         self.cluster.alive.add(node)
+
+    def replay(self, node: str, version: int, table_id: int) -> None:
+        """A row of a table of which no version is left is passed over."""
+        versions = self.managers[node].versions
+        left = range(versions.earliest.version, versions.latest.version + 1)
+        if any(table_id in versions.at_version(each).objects for each in left):
+            self.ask(version, f"the replay on {node}")
 
     async def rebalance(self) -> None:
         """Begin one, or end the one in progress."""
@@ -258,7 +270,8 @@ class Simulation:
             await release_pin(self.metastore, name)
             del self.pins[name]
             return
-        version = self.random.choice([self.latest.version, self.latest.version - 1])
+        earliest = self.managers["n1"].versions.earliest.version
+        version = self.random.choice([self.latest.version, self.latest.version - 1, earliest])
         placed = NamedPin(name, version, "me", "", self.nodes.clock.now_ms() + 10**9)
         try:
             await place_pin(self.metastore, self.nodes.clock, placed)
@@ -272,13 +285,34 @@ class Simulation:
     async def compact(self) -> None:
         await self.run_on(self.leader, self.term)
 
+    async def publish_and_trim(self) -> None:
+        """Enough for a version to become the earliest one, if nothing holds the history."""
+        for node in NAMES:
+            if node not in self.cluster.alive:
+                self.start_again(node)
+        await self.pass_time()
+        for step in (self.compact, self.apply, self.compact, self.checkpoint):
+            await step()
+        await self.pass_time()
+        await self.raise_watermarks()
+        await self.random.choice([self.compact, self.change_coordinator])()
+
     async def change_coordinator(self) -> None:
         """The earlier coordinator and the new one run at once, while the cluster changes."""
         before = self.leader, self.term
         self.leader = self.random.choice(sorted(self.cluster.alive))
         self.term += 1
-        during = self.random.choice([self.pin, self.begin, self.commit, self.apply, self.define])
-        runs = [self.run_on(*before), self.run_on(self.leader, self.term), during()]
+        during = self.random.choice(
+            [self.pin, self.pin, self.begin, self.commit, self.apply, self.define]
+        )
+        pause = self.random.randrange(300)
+
+        async def later() -> None:
+            for _ in range(pause):
+                await asyncio.sleep(0)
+            await during()
+
+        runs = [self.run_on(*before), self.run_on(self.leader, self.term), later()]
         self.random.shuffle(runs)
         await asyncio.gather(*runs)
 
@@ -364,6 +398,7 @@ async def simulate(nodes: Nodes, seed: int, steps: int) -> Simulation:
         simulation.raise_watermarks,
         simulation.pass_time,
         simulation.compact,
+        simulation.publish_and_trim,
     ]
     rare = [
         simulation.build,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from lithify.catalog_compaction import decision, pins, published
 from lithify.catalog_compaction.facts import Abort, AbortKind, ClusterFacts
-from lithify.metastore.transaction import Compare, Condition
 from tests.property.catalog_compaction_simulator import VersionGone, simulate
 from tests.unit.catalog.manager.nodes import with_nodes
 
@@ -71,11 +70,6 @@ BREAKS = {
     "missing nodes and replicas": (decision, "_missing", lambda *_: None),
     "replicas that have not published": (decision, "_unknown", answered),
     "pins": (pins.Pins, "holds", nothing),
-    "pins that are placed during a run": (
-        pins.Pins,
-        "unchanged",
-        property(lambda _: Compare(b"none", Condition.ABSENT)),
-    ),
 }
 
 
