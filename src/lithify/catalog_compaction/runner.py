@@ -39,11 +39,12 @@ from lithify.metastore.transaction import Compare, Condition, Put, Transaction
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from lithify.catalog.versions import CatalogVersions
     from lithify.catalog_compaction.facts import NodeTimes, Partition
     from lithify.clock import Clock
+    from lithify.compaction.planning.horizon import Hold
     from lithify.metastore.metastore import Metastore
 
 __all__ = ["COORDINATOR", "CatalogRunner", "CatalogTrimming", "Placement"]
@@ -254,9 +255,8 @@ def _version_of(versions: CatalogVersions, time: int) -> int:
     return versions.at_time(max(time, earliest.activation)).version
 
 
-def _why_not(version: int, decision: Decision, now_ms: int, named: Collection[object]) -> str:
-    holds = [hold for hold in decision.horizon.holds if hold.position < version]
-    texts = [hold.describe(now_ms) for hold in holds]
+def _why_not(version: int, decision: Decision, now_ms: int, named: Sequence[Hold]) -> str:
+    texts = [hold.describe(now_ms) for hold in named]
     texts += [abort.describe() for abort in decision.aborts]
     what = f"version {version} cannot be the earliest one, {decision.version} can: "
     more = "" if named else "; --force does it without them"
