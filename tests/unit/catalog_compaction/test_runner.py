@@ -279,10 +279,10 @@ def test_a_failed_snapshot_does_not_keep_the_minimum_from_being_published() -> N
         await stage.hours_pass()
         written = len(stage.group.log)
 
-        async def fails(*_: object) -> bool:
-            raise SnapshotRefused(0)
+        async def fails(version: int, _demands: tuple[object, ...] = ()) -> bool:
+            raise SnapshotRefused(version)
 
-        stage.managers["n1"].snapshot = fails  # type: ignore[method-assign]
+        stage.managers["n1"].snapshot = fails  # type: ignore[assignment, method-assign]
         with pytest.raises(SnapshotRefused):
             await stage.runner().run(1)
         assert len(stage.group.log) == written + 1
