@@ -92,7 +92,7 @@ def test_a_run_does_what_its_dry_run_says(node: ClusterNode, clock: ManualClock)
     assert shown["run_id"] == report["run_id"]
 
 
-def test_what_was_in_force_at_the_low_watermark_stays(
+def test_the_version_in_force_at_the_low_watermark_stays(
     node: ClusterNode, clock: ManualClock
 ) -> None:
     old = tenants(node, "a", "b")

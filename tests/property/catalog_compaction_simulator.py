@@ -232,7 +232,7 @@ class Simulation:
         self.cluster.alive.add(node)
 
     def replay(self, node: str, version: int, table_id: int) -> None:
-        """A row of a table of which no version is left is passed over."""
+        """A row of a table that is in no version is skipped."""
         versions = self.managers[node].versions
         left = range(versions.earliest.version, versions.latest.version + 1)
         if any(table_id in versions.at_version(each).objects for each in left):

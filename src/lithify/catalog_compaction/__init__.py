@@ -1,4 +1,4 @@
-"""Trims the history of the catalog to what no part of the cluster needs any more.
+"""Trims the history of the catalog to what some part of the cluster still needs.
 
 facts          what the nodes answer, and what else decides: values
 decision       which version becomes the first one that is left, and what holds it
@@ -9,3 +9,5 @@ node_times     what a node answers, and how it publishes
 runner         a run on the coordinator
 compaction     its triggers, report and history, and its place in the queue of runs
 """
+
+__all__: list[str] = []

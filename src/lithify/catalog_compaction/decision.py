@@ -6,7 +6,7 @@
 1. Every node of the topology must have answered, have a low watermark, and have published a time in
    each of its replicas; otherwise the run is aborted.
 2. The **wanted** version is the one that was in force at the smallest of these times. It stays
-   readable, so nobody who reads at that time or later misses a version.
+   readable, so a reader at that time or later finds its version.
 3. Holds lower it: to the version in which an index that is being built was registered, to the one
    whose zone a rebalance follows, to a pin, to the last version with an object whose directories
    are not deleted yet, and to the floors. An index is being built if it is so in the wanted

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.metastore.metastore import KeyValue, Metastore
 
-__all__ = ["NamedPin", "Pins", "place_pin", "read_pins", "release_pin"]
+__all__ = ["NamedPin", "NamedPins", "place_pin", "read_pins", "release_pin"]
 
 PREFIX = b"catalog_pin/"
 TEXT_MAX = 200
@@ -77,7 +77,7 @@ class NamedPin:
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
+class NamedPins:
     """All pins, as they were at a revision."""
 
     named: tuple[NamedPin, ...]
@@ -118,7 +118,7 @@ async def release_pin(metastore: Metastore, name: str) -> bool:
     return (await metastore.transact(Transaction(then=(delete,)))).changed
 
 
-async def read_pins(metastore: Metastore) -> Pins:
+async def read_pins(metastore: Metastore) -> NamedPins:
     """All pins."""
     start, end = prefix_range(PREFIX)
     named: list[NamedPin] = []
@@ -136,10 +136,10 @@ async def read_pins(metastore: Metastore) -> Pins:
                 named.append(pin)
         revision, more = page.revision, page.more
         start = page.rows[-1].key + b"\0" if page.rows else start
-    return Pins(tuple(named), tuple(unreadable), revision)
+    return NamedPins(tuple(named), tuple(unreadable), revision)
 
 
-async def delete_expired(metastore: Metastore, pins: Pins, now_ms: int) -> None:
+async def delete_expired(metastore: Metastore, pins: NamedPins, now_ms: int) -> None:
     """Delete the pins that have expired, unless one was changed meanwhile."""
     for pin in pins.named:
         if pin.expires_ms <= now_ms:

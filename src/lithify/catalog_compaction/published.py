@@ -94,22 +94,22 @@ class PublishedTime:
     """See the module."""
 
     def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+        self.replica = replica
 
     async def read(self) -> int:
         """The time that is published here; asks for a snapshot if a newer one is not."""
         # First: a snapshot that is taken meanwhile does not make what is read here too new.
-        durable = self._replica.snapshot_index
+        durable = self.replica.snapshot_index
         newest = await self._newest()
         if newest is None:
             return 0
         if newest.revision <= durable:
             return _decode(newest)
-        self._replica.take_snapshot()
+        self.replica.take_snapshot()
         if not durable:
             return 0
         try:
-            before = await self._replica.store.get(KEY, revision=durable, local=True)
+            before = await self.replica.store.get(KEY, revision=durable, local=True)
         except (RevisionCompacted, RevisionNotReached):
             return 0
         return 0 if before is None else _decode(before)
@@ -121,19 +121,19 @@ class PublishedTime:
             return False
         compare = Compare(KEY, Condition.REVISION, 0 if found is None else found.revision)
         put = Put(KEY, _TIME.pack(minimum))
-        return (await self._replica.store.transact(Transaction((compare,), (put,)))).succeeded
+        return (await self.replica.store.transact(Transaction((compare,), (put,)))).succeeded
 
     async def settle(self, minimum: int) -> bool:
         """Has the replica this time? Asks for a snapshot that has it."""
         newest = await self._newest()
         if newest is None or _decode(newest) < minimum:
             return False
-        if newest.revision > self._replica.snapshot_index:
-            self._replica.take_snapshot()
+        if newest.revision > self.replica.snapshot_index:
+            self.replica.take_snapshot()
         return True
 
     async def _newest(self) -> KeyValue | None:
-        return await self._replica.store.get(KEY, local=True)
+        return await self.replica.store.get(KEY, local=True)
 
 
 def _decode(row: KeyValue) -> int:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.catalog_compaction.decision import Decision, decide, named_holds
 from lithify.catalog_compaction.facts import ClusterFacts, Floors, Waits
-from lithify.catalog_compaction.pins import Pins, delete_expired, read_pins
+from lithify.catalog_compaction.pins import NamedPins, delete_expired, read_pins
 from lithify.catalog_compaction.plan import CatalogDryRun
 from lithify.errors import LithifyError, RunRefused
 from lithify.logger import get_logger
@@ -185,7 +185,7 @@ class CatalogRunner:
             put = Put(COORDINATOR, _TERM.pack(term))
             await self._metastore.transact(Transaction((same,), (put,)))
 
-    async def _plan(self) -> tuple[CatalogDryRun, Pins]:
+    async def _plan(self) -> tuple[CatalogDryRun, NamedPins]:
         topology = frozenset(self._cluster.topology())
         asked = sorted(topology)
         found = await asyncio.gather(*map(self._times, asked))

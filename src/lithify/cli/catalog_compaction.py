@@ -58,7 +58,7 @@ def compact(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the versions of the catalog that nothing needs any more. Waits for the run."""
+    """Drop the versions of the catalog that nothing needs. Waits for the run."""
     _LOG.compact(dry_run=dry_run, wait=wait, data=data, url=url, as_json=as_json)
 
 

@@ -15,7 +15,7 @@ is only **read**: as far as this node knew it when it was stopped. Changes raise
 
 The history of the metastore is compacted by the queue of the process, on the node that leads
 (`metastore/compaction/history_compaction.py`), and so is that of the catalog
-(`catalog_trimming.py`); `DIRECTORY/metastore` and `DIRECTORY/catalog` have the reports.
+(`catalog/maintenance.py`); `DIRECTORY/metastore` and `DIRECTORY/catalog` have the reports.
 The queue is that of the Raft groups too, and has to be closed before the cluster.
 
 A node with the name of another one, or of another cluster, is refused by the others
@@ -49,7 +49,7 @@ from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
-from lithify.node.catalog_trimming import CatalogMaintenance
+from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings

@@ -57,7 +57,7 @@ def test_a_time_counts_from_the_next_durable_snapshot_on() -> None:
     told(story)
 
 
-def test_a_snapshot_is_asked_for_until_it_has_the_newest_time() -> None:
+def test_a_snapshot_is_requested_until_it_has_the_newest_time() -> None:
     async def story() -> None:
         replica = replica_of()
         published = PublishedTime(replica)
@@ -133,7 +133,7 @@ def test_all_members_of_a_raft_group_publish_although_it_is_idle(tmp_path: Path)
     told(story)
 
 
-def test_what_is_published_survives_a_restart(tmp_path: Path) -> None:
+def test_a_published_time_survives_a_restart(tmp_path: Path) -> None:
     async def story() -> None:
         async with alone(tmp_path) as metastore:
             await published_at(metastore, await written(metastore))

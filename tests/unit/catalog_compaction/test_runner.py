@@ -167,7 +167,7 @@ def test_an_idle_cluster_writes_nothing() -> None:
     with_nodes(story)
 
 
-def test_all_nodes_are_asked_once_for_both_stages() -> None:
+def test_both_stages_use_one_request_to_each_node() -> None:
     async def story(nodes: Nodes) -> None:
         stage = await staged(nodes)
         await stage.hours_pass()

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.metastore.local_metastore import LocalMetastore
 
-__all__ = ["DryRun", "LeaderRuns"]
+__all__ = ["LeaderDryRun", "LeaderRuns"]
 
 
-class DryRun(Protocol):
+class LeaderDryRun(Protocol):
     """What a run would do now."""
 
     @property
@@ -54,7 +54,7 @@ class DryRun(Protocol):
         """As JSON values."""
 
 
-D = TypeVar("D", bound=DryRun)
+D = TypeVar("D", bound=LeaderDryRun)
 
 
 class LeaderRuns(ABC, Generic[D]):

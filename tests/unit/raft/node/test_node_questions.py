@@ -64,7 +64,7 @@ def test_errors_are_those_of_the_answer_or_name_the_node(tmp_path: Path) -> None
     told(story)
 
 
-def test_a_node_alone_asks_itself_without_a_port(tmp_path: Path) -> None:
+def test_a_node_alone_answers_its_own_questions_without_a_port(tmp_path: Path) -> None:
     async def story() -> None:
         async with alone(tmp_path) as metastore:
             questions = metastore.node.questions
