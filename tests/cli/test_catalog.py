@@ -170,6 +170,26 @@ def test_a_snapshot_drops_earlier_versions_and_the_error_names_the_earliest(
     assert "the earliest one left" in catalog.run("history")
 
 
+def test_a_run_a_dry_run_and_the_holds_name_what_keeps_the_history(catalog: Catalog) -> None:
+    catalog.run("pin", "monday", "--reason", "export", "--for-s", "600", "--owner", "me")
+    [pin] = catalog.read("pins")
+    assert (pin["name"], pin["owner"], pin["reason"]) == ("monday", "me", "export")
+    assert "monday" in catalog.run("pins")
+    [plan] = catalog.read("compact", "--dry-run")
+    assert "pin monday" in {hold["name"] for hold in plan["holds"]}
+    text = catalog.run("compact", "--dry-run")
+    assert text.startswith("catalog\nhorizon ")
+    assert "becomes" in text
+    [done] = catalog.read("compact")
+    assert done["status"] == "SUCCESS"
+    assert "low watermark" in catalog.run("holds")
+    assert catalog.run("unpin", "monday") == "pin monday is released\n"
+    assert catalog.read("pins") == []
+    assert "no pin monday" in catalog.refused(NOT_FOUND, "unpin", "monday")
+    catalog.read("compaction-history")
+    catalog.read("compaction-status")
+
+
 def test_a_wrong_request_is_refused_and_changes_nothing(catalog: Catalog) -> None:
     before = catalog.read("show")
     missing = catalog.refused(NOT_FOUND, "apply", "nowhere.toml")
