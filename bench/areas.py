@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 from bench import (
     blobs,
     blobs_http,
+    catalog,
+    catalog_snapshot,
     compaction,
     foundation,
     metastore,
+    node_start,
     raft,
     raft_storage,
     reading,
@@ -54,6 +57,7 @@ AREAS = (
     Area("raft-storage", "Raft storage", (raft_storage,)),
     Area("raft", "Raft nodes", (raft,)),
     Area("metastore", "Metastore", (metastore,)),
+    Area("catalog", "Catalog and start of a node", (catalog, catalog_snapshot, node_start)),
 )
 ROWS = tuple(row for area in AREAS for row in area.rows)
 

@@ -9,7 +9,6 @@ client. Every round has a topic of its own, which is deleted after it.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,24 +19,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import lithify
 from bench.harness import Case
+from bench.make_topics import make_topics
 from bench.peers import REPLY
 from bench.served import FRAME_BYTES_MAX, RECEIVE_BYTES, Served, ask, client, connected, serving
 from lithify.pulsar.fast_path import frames
 from lithify.pulsar.wire import wire_pb2 as wire
 from lithify.pulsar.wire.framing import encode_command, encode_payload, next_frame
-from lithify.topics.definitions.definitions import TopicDefinition
-from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.messages.message import encode_entry
 from lithify.topics.messages.message_pb2 import MessageMetadata, SingleMessageMetadata
-from lithify.topics.subscriptions.subscription import SubscriptionType
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
-
-    from lithify.topics.definitions.definitions import Definitions
 
 __all__ = ["CASES", "FULL", "QUICK", "Sizes"]
 
@@ -305,7 +299,7 @@ def _consume(node: Served, topic: str, message_bytes: int) -> float:
 def many_topics(directory: str, sizes: Sizes) -> Iterator[Case]:
     """Starting with many topics, and what a node of them takes while nothing happens."""
     data = f"{directory}/data"
-    _make_topics(data, sizes)
+    make_topics(data, sizes.topics, sizes.segments)
     manifests = [
         os.path.join(path, "MANIFEST") for path, _, names in os.walk(data) if "MANIFEST" in names
     ]
@@ -347,26 +341,6 @@ def many_topics(directory: str, sizes: Sizes) -> Iterator[Case]:
         lambda: _seconds("bench.starting", "open", data),
         raw,
     )
-
-
-def _make_topics(data: str, sizes: Sizes) -> None:
-    """Topics that are all alike: one is written, the others are copies of its files."""
-    names = [TopicName.parse(f"t{number}") for number in range(sizes.topics)]
-
-    def define(definitions: Definitions) -> Definitions:
-        for name in names[1:]:
-            definitions = definitions.with_topic(name, TopicDefinition(0, 0))
-        return definitions
-
-    with lithify.open(data) as node:
-        topic = node.topics.create(names[0])
-        topic.subscription("s", SubscriptionType.EXCLUSIVE, durable=True, start=0)
-        for _ in range(sizes.segments):
-            topic.append(value=b"sediment")
-            topic.log.roll()
-        node.topics.definitions.change(define)
-    for name in names[1:]:
-        shutil.copytree(f"{data}/topics/{names[0].path}", f"{data}/topics/{name.path}")
 
 
 CASES: dict[str, Callable[[str, Sizes], Iterator[Case]]] = {

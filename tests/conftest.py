@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 
-FORWARDING = "lithify.node.stderr_log"
+FORWARDING = "lithify.node.log_lines.stderr_log"
 """The module of the handler that sends the standard library's records to structlog."""
 
 # Compiled code is loaded by whichever example comes first, and the machine may be busy: neither how
@@ -48,6 +48,11 @@ class OneProcessForSpark(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Three processes for two cores: a third of the time tests wait for disks and for clocks."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForSpark:

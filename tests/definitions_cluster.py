@@ -19,9 +19,11 @@ from lithify.clock import ManualClock
 from lithify.testing.memory_metastore import MemoryMetastoreCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from concurrent.futures import Future
 
+    from lithify.catalog.commands.batch import CatalogCommand
+    from lithify.catalog.manager.executions import Executed
     from lithify.node.node_registry import NodeAddresses
     from lithify.testing.memory_metastore import MemoryMetastore
 
@@ -41,6 +43,8 @@ class Member:
         self.name = name
         self.catalog = catalog
         self.metastore = metastore
+        self.identity = "1"
+        """Of its directory; a test that replaces that sets another one."""
         self.addresses: dict[str, NodeAddresses] = {}
         """Of the nodes that are known; a test sets them."""
         self._loop = loop
@@ -48,8 +52,14 @@ class Member:
     def nodes(self) -> Mapping[str, NodeAddresses]:
         return self.addresses
 
+    async def execute(self, commands: Sequence[CatalogCommand]) -> Executed:
+        return await self.catalog.execute(commands)
+
     def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(function(), self._loop)
+
+    def ask(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> T:
+        return self.call(function).result()
 
 
 class MemoryCluster:

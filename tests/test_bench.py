@@ -17,14 +17,15 @@ import bench.__main__ as program
 from bench import page
 from bench.areas import AREAS, ROWS
 from bench.blobs_http import find_nginx
+from bench.earlier import is_in_history
 from bench.etcd import find_etcd
 from bench.harness import Case, Result, compare, table
 from bench.results import load_results, save
 
 ROOT = Path(__file__).parent.parent
 
-# Its node starts a Spark session of its own, which takes longer than most of the other rows do.
-SLOW = ["compact-small"]
+# Spark sessions of their own; the last two also compile kernels of an earlier version.
+SLOW = ["compact-small", "node-start", "directory-commands"]
 ABSENT = [
     row
     for row, found in (
@@ -32,6 +33,8 @@ ABSENT = [
         ("raft-three", find_etcd()),
         ("metastore-writes", find_etcd()),
         ("metastore-watch", find_etcd()),
+        ("node-start", is_in_history()),
+        ("directory-commands", is_in_history()),
         ("compact-duckdb", find_spec("duckdb")),
     )
     if not found
@@ -64,7 +67,7 @@ def test_every_row_is_measured_and_printed(tmp_path: Path, spark: bool) -> None:
 
 @pytest.mark.slow
 def test_slow_rows_are_measured_and_printed(tmp_path: Path) -> None:
-    assert measure(tmp_path, SLOW) == SLOW
+    assert measure(tmp_path, SLOW) == [row for row in SLOW if row not in ABSENT]
 
 
 def test_one_row_as_json_has_the_seconds_of_every_round(tmp_path: Path) -> None:

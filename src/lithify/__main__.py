@@ -17,7 +17,10 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command of this process."""
-    from lithify.cli.main import app  # noqa: PLC0415  (see above)
+    from lithify.cli.quick_imports import without_collections  # noqa: PLC0415  (see above)
+
+    with without_collections():
+        from lithify.cli.main import app  # noqa: PLC0415
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -13,7 +13,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lithify.errors import Corrupt, LithifyError, ReadFailed, WriteFailed
+from lithify.errors import Corrupt, LithifyError, MissingFile, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +36,11 @@ class Damage:
         self._lock = threading.Lock()
 
     def record(self, error: LithifyError) -> bool:
-        """Record a damaged file; returns whether it is new. Other errors are ignored."""
-        if not isinstance(error, Corrupt | ReadFailed):
+        """Record a damaged file; returns whether it is new. Other errors are ignored.
+
+        Also that a file is missing: the entry would begin to count when the file exists again.
+        """
+        if not isinstance(error, Corrupt | ReadFailed) or isinstance(error, MissingFile):
             return False
         reason = str(error)
         with self._lock:

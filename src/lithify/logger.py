@@ -3,10 +3,10 @@
     log = get_logger("lithify.pulsar")
     log.warning("connection closed", peer="10.0.0.7:50321", reason="…")
 
-`lithify serve` configures structlog (`node/stderr_log.py`). A program that embeds a node need not:
-structlog's default prints to stdout, which belongs to that program. So without a configuration
-records go to the standard library's logger of that name, and are shown only if the program
-configures it. No other setting of the process is changed.
+`lithify serve` configures structlog (`node/log_lines/stderr_log.py`). A program that embeds a node
+need not: structlog's default prints to stdout, which belongs to that program. So without a
+configuration records go to the standard library's logger of that name, and are shown only if the
+program configures it. No other setting of the process is changed.
 
 Any module may have one; any thread may call it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,13 @@ class Member:
         self.log = directory / f"{name}.log"
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
+        self.pulsar_port = 0
+        self.program: tuple[str, ...] = (str(COMMAND),)
+        """What runs `lithify`."""
+        self.environ: dict[str, str] = {}
+        # Connections of a killed node are not used again.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.Client(timeout=PROCESS_S_MAX, limits=limits)
 
     @property
     def address(self) -> str:
@@ -40,12 +48,17 @@ class Member:
         config = self.directory / "lithify.toml"
         peers = [part for each in others for part in ("--peer", f"{each.name}={each.address}")]
         given = ["--data", str(self.directory / self.name), "--config", str(config)]
-        given += ["--pulsar-port", "0", "--http-port", "0"]
+        given += ["--pulsar-port", str(self.pulsar_port), "--http-port", "0"]
         given += ["--node", self.name, "--cluster-port", str(self.port), *peers, *options]
-        command = [str(COMMAND), "serve", *given]
+        command = [*self.program, "serve", *given]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True
+                command,
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | self.environ,
             )
 
     def await_ready(self) -> None:
@@ -60,6 +73,11 @@ class Member:
         """Until it has said something."""
         wait_until(lambda: text in self.log.read_text())
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal that does not end it."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
     def end(self, number: signal.Signals) -> int:
         assert self.process is not None
         self.process.send_signal(number)
@@ -68,12 +86,17 @@ class Member:
         return code
 
     def close(self) -> None:
+        self._http.close()
         if self.process is not None:
             self.end(signal.SIGKILL)
 
+    def ask(self, path: str) -> httpx.Response:
+        """The answer to a request for something."""
+        return self._http.get(f"{self.url}{path}")
+
     def get(self, path: str) -> Any:
         """The JSON of an answer that must be good."""
-        answer = httpx.get(f"{self.url}{path}", timeout=PROCESS_S_MAX)
+        answer = self.ask(path)
         assert answer.is_success, answer.text
         return answer.json()
 
@@ -96,7 +119,7 @@ class Member:
 
 
 @contextmanager
-def members(directory: Path, count: int, **settings: int) -> Iterator[list[Member]]:
+def members(directory: Path, count: int, **settings: int | str) -> Iterator[list[Member]]:
     """Nodes that are not started yet; they share a secret and other settings."""
     secret = directory / "secret"
     secret.write_bytes(SECRET)

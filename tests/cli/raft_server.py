@@ -10,7 +10,7 @@ import json
 import sys
 
 from lithify.cli.raft.serve import _serve
-from lithify.node.stderr_log import configure_log_lines
+from lithify.node.log_lines.stderr_log import configure_log_lines
 from lithify.raft.compaction.settings import GroupCompactionSettings
 from lithify.raft.group.settings import GroupSettings
 from lithify.raft.net.client_operations import parse_address

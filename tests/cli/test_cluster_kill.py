@@ -2,114 +2,49 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import signal
 import subprocess
-import threading
-import time
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from tests.cli.cluster_members import Member, members, start_all
+from tests.cli.definition_story import Story
 from tests.cli.nodes import COMMAND
 from tests.patience import PROCESS_S_MAX, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WRITERS = 3
 TICK_MS = 50
 
 
-class Writers:
-    """Threads that create tenants at all nodes, and note which are acknowledged."""
-
-    def __init__(self, nodes: list[Member]) -> None:
-        self._nodes = nodes
-        self._numbers = itertools.count()
-        self._ended = threading.Event()
-        self.acknowledged: dict[str, int] = {}
-        """By tenant: the version."""
-        self._threads = [threading.Thread(target=self._write) for _ in range(WRITERS)]
-        for thread in self._threads:
-            thread.start()
-
-    def _write(self) -> None:
-        while not self._ended.is_set():
-            number = next(self._numbers)
-            url = self._nodes[number % len(self._nodes)].url
-            try:
-                answer = httpx.post(
-                    f"{url}/catalog/apply",
-                    content=f"[tenants.t{number}]",
-                    timeout=PROCESS_S_MAX,
-                )
-            except httpx.HTTPError:
-                # The node was killed: the outcome is not known.
-                time.sleep(0.05)
-                continue
-            if answer.is_success:
-                self.acknowledged[f"t{number}"] = answer.json()["version"]
-            else:
-                assert answer.status_code in (503, 504, 409), answer.text
-
-    def end(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
+EVENTS = ("kill", "kill_two", "kill_all", "terminate", "stop_for_a_moment", "stop_for_long")
+WITH_MAINTENANCE = (
+    *EVENTS,
+    *("snapshot", "snapshot_twice", "compact_history", "compact_files"),
+    *("learn_or_leave",) * 2,
+)
 
 
-def check_definitions(nodes: list[Member], acknowledged: dict[str, int]) -> None:
-    """Every node has every acknowledged definition, in the same versions without gaps."""
-    latest = max(each.get("/cluster")["catalog"]["version"] for each in nodes)
-    for each in nodes:
-        wait_until(lambda each=each: each.get("/catalog")["version"] >= latest)  # type: ignore[misc]
-        objects = each.get("/catalog")["objects"]
-        tenants = {row["name"] for row in objects if row["kind"] == "tenant"}
-        assert acknowledged.keys() <= tenants, each.name
-    previous: set[str] = set()
-    for version in range(1, latest + 1):
-        found = [each.get(f"/catalog?version={version}") for each in nodes]
-        assert all(other == found[0] for other in found), version
-        tenants = {row["name"] for row in found[0]["objects"] if row["kind"] == "tenant"}
-        if version > 1:
-            assert previous < tenants, f"version {version} has what was before, and one more"
-        assert all(tenants >= {name} for name, made in acknowledged.items() if made <= version)
-        previous = tenants
-
-
-def kill_and_restart(nodes: list[Member], rng: random.Random, rounds: int, at_least: int) -> None:
-    writers = Writers(nodes)
-    try:
-        for _ in range(rounds):
-            before = len(writers.acknowledged)
-            killed = rng.choice(nodes)
-            wait_until(lambda before=before: len(writers.acknowledged) > before)  # type: ignore[misc]
-            killed.end(signal.SIGKILL)
-            before = len(writers.acknowledged)
-            wait_until(lambda before=before: len(writers.acknowledged) > before + 1)  # type: ignore[misc]
-            killed.start([other for other in nodes if other is not killed])
-            killed.await_ready()
-    finally:
-        writers.end()
-    assert len(writers.acknowledged) >= at_least
-    check_definitions(nodes, writers.acknowledged)
-
-
-def test_acknowledged_definitions_survive_kills_of_any_node(tmp_path: Path) -> None:
-    with members(tmp_path, 3, tick_ms=TICK_MS) as nodes:
-        start_all(nodes)
-        kill_and_restart(nodes, random.Random(15), rounds=3, at_least=9)
+def test_acknowledged_definitions_survive_kills_and_stops(tmp_path: Path) -> None:
+    with Story(tmp_path, seed=15, clients=4) as story:
+        story.begin()
+        story.run(2, ("kill", "stop_for_a_moment"))
+        story.finish()
+    assert len(story.record.made()) >= 6
 
 
 @pytest.mark.slow
-def test_acknowledged_definitions_survive_minutes_of_kills(tmp_path: Path) -> None:
-    with members(tmp_path, 3, tick_ms=TICK_MS) as nodes:
-        start_all(nodes)
-        kill_and_restart(nodes, random.Random(1500), rounds=40, at_least=100)
+@pytest.mark.parametrize(("seed", "events"), [(1500, EVENTS), (1501, WITH_MAINTENANCE)])
+def test_acknowledged_definitions_survive_minutes_of_whatever_happens(
+    tmp_path: Path, seed: int, events: tuple[str, ...]
+) -> None:
+    with Story(tmp_path, seed=seed, learner="learn_or_leave" in events) as story:
+        story.begin()
+        story.run(3 * len(events), events)
+        story.finish()
+    assert len(story.record.made()) >= 200
 
 
 def rows_of(node: Member) -> dict[str, tuple[str, bool]]:

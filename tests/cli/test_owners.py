@@ -64,6 +64,14 @@ def test_a_topic_is_used_at_any_node_and_served_by_its_owner(tmp_path: Path) -> 
         # They are spread.
         assert {lookup(nodes[0], topic) for topic in TOPICS} == urls
 
+        # A consumer creates a topic by its first use, also if it is placed on another node.
+        first = [f"first{number}" for number in range(3)]
+        client = client_of(nodes[0])
+        for topic in first:
+            client.subscribe(topic, "s")
+        client.close()
+        assert {lookup(nodes[0], topic) for topic in first} != {broker_of(nodes[0])}
+
         # The last one is created by its first use.
         use_with_clients(nodes, (*TOPICS, "parts", "auto"))
         for topic in (*TOPICS, "auto"):

@@ -172,7 +172,12 @@ def test_a_node_killed_repeatedly_loses_and_revives_nothing(tmp_path: Path) -> N
         sure = set(there) - {blob_id for client in clients for blob_id in client.doubtful}
 
         def blobs(node: Node) -> set[str]:
-            return {each["id"] for each in node.json("GET", "/list")["blobs"]}
+            found: set[str] = set()
+            page: dict[str, Any] = {"next": -1}
+            while page["next"] is not None:
+                page = node.json("GET", f"/list?after={page['next']}")
+                found |= {each["id"] for each in page["blobs"]}
+            return found
 
         eventually("both have the same", lambda: blobs(a) == blobs(b) and sure <= blobs(a))
         for node in nodes:

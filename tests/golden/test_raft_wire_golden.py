@@ -111,7 +111,7 @@ def node_file() -> bytes:
     identity.recognition.record_met("n2", "0c" * 16)
     identity.recognition.record_start("n2", KnownStart("0c" * 16, 3, "e5f60718"))
     identity.recognition.cluster_id = "0d" * 16
-    identity.start()
+    identity.start(is_seen=True)
     identity.stop("old@5f0c93a1e2b47d86", "two histories")
     identity.begin("default", ["n1", "n2"])
     for key in ("orders@5f0c93a1e2b47d86", "jobs@0a51cc23f08e9b17"):

@@ -9,6 +9,7 @@ import pytest
 from lithify.clock import ManualClock
 from lithify.hybrid_time import milliseconds
 from tests.http.cluster_node import ClusterNode
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,13 +81,56 @@ namespace = "public/default"
 capacity_bytes = 8192
 segment_bytes = 4096
 """
+ORDERS = "/admin/v2/persistent/public/default/orders"
+
+
+def apply(node: ClusterNode, text: str) -> None:
+    node.call("POST", "/catalog/apply", content=text)
+
+
+def wait_settled(node: ClusterNode) -> None:
+    """Until nothing is left of what was deleted."""
+    wait_until(lambda: not node.node.topics.definitions.removals())
+
+
+def test_a_topic_that_a_text_drops_is_gone_with_its_directory(
+    node: ClusterNode, tmp_path: Path
+) -> None:
+    apply(node, '[topics."public/default/orders"]\n')
+    old = node.node.topics.get("orders")
+    old.append(value=b"old")
+    directory = tmp_path / "data/topics/public/default/orders"
+    assert directory.exists()
+    apply(node, '[topics."public/default/orders"]\nabsent = true\n')
+    node.refused(404, "GET", f"{ORDERS}/stats")
+    wait_settled(node)
+    assert not directory.exists()
+    apply(node, '[topics."public/default/orders"]\n')
+    new = node.node.topics.get("orders")
+    assert new.object_id > old.object_id
+    assert list(new.read()) == []
+
+
+def test_a_text_creates_changes_and_drops_a_blob_store(node: ClusterNode, tmp_path: Path) -> None:
+    apply(node, STORE)
+    blob = node.call("POST", "/blobs/photos", content=b"cheese")["id"]
+    assert node.ask("GET", f"/blobs/photos/{blob}").content == b"cheese"
+    apply(node, '[stores.photos.settings]\npolicy = "stats"\n')
+    store = node.node.blobs.get("photos")
+    wait_until(lambda: store.settings.policy == "stats")
+    assert not node.call("POST", "/catalog/apply", content=STORE)["changed"]
+    apply(node, "[stores.photos]\nabsent = true\n")
+    node.refused(404, "GET", f"/blobs/photos/{blob}")
+    wait_settled(node)
+    assert not (tmp_path / "data/blobs/photos").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('[topics."public/default/a"]\nabsent = true\n', "lithify topics delete"),
-        (STORE, "lithify blobs create"),
+        (STORE.replace("4096", "12"), "setting segment_bytes is 12"),
+        (STORE + "settings.speed = 3\n", "setting speed is 3"),
+        ("[stores.known.settings]\npolicy = 7\n", "setting policy is 7"),
         (
             '[topics."public/default/a".settings]\nretention = 1\n',
             "setting retention is 1",
@@ -99,12 +143,26 @@ segment_bytes = 4096
 def test_a_text_that_the_owner_could_not_execute_is_refused(
     node: ClusterNode, text: str, why: str
 ) -> None:
-    node.call("POST", "/catalog/apply", content='[topics."public/default/a"]\n')
+    apply(node, '[topics."public/default/a"]\n' + STORE.replace("photos", "known"))
+    node.node.blobs.get("known")
     before = node.call("GET", "/catalog")
     answer = node.ask("POST", "/catalog/apply", content=text)
     assert answer.is_client_error
     assert why in answer.json()["reason"]
     assert node.call("GET", "/catalog") == before
+
+
+def test_a_namespace_with_blob_stores_is_not_deleted_by_force_and_keeps_its_topics(
+    node: ClusterNode,
+) -> None:
+    node.call("PUT", "/admin/v2/namespaces/public/shop")
+    node.call("PUT", "/admin/v2/persistent/public/shop/orders")
+    node.node.blobs.create(
+        "photos", capacity_bytes=8192, segment_bytes=4096, namespace="public/shop"
+    )
+    _, why = node.refused(409, "DELETE", "/admin/v2/namespaces/public/shop?force=true")
+    assert "blob stores" in why
+    assert node.node.topics.exists("persistent://public/shop/orders")
 
 
 def test_a_snapshot_drops_the_versions_before_it(tmp_path: Path) -> None:
@@ -130,17 +188,20 @@ def snapshot_drops_the_versions_before_it(node: ClusterNode, clock: ManualClock)
 
 def test_a_wrong_request_is_refused_with_a_reason_and_changes_nothing(node: ClusterNode) -> None:
     before = node.call("GET", "/catalog")
-    apply = "/catalog/apply"
-    kind, why = node.refused(400, "POST", apply, content='[topics."acme/x"]\npartitions = "a"')
+    path = "/catalog/apply"
+    kind, why = node.refused(400, "POST", path, content='[topics."acme/x"]\npartitions = "a"')
     assert (kind, "line 1" in why) == ("InvalidDefinitionsText", True)
-    assert "UTF-8" in node.refused(400, "POST", apply, content=b"\xff")[1]
-    assert "no TOML" in node.refused(400, "POST", apply, content="a = [")[1]
-    kind, why = node.refused(404, "POST", apply, content='[topics."none/x/y"]\npartitions = 1')
+    assert "UTF-8" in node.refused(400, "POST", path, content=b"\xff")[1]
+    assert "no TOML" in node.refused(400, "POST", path, content="a = [")[1]
+    assert "bad value" in node.refused(400, "POST", path, content=f"a = {'9' * 5000}")[1]
+    assert "32 parts" in node.refused(400, "POST", path, content="a." * 100_000 + "a = 1")[1]
+    kind, why = node.refused(404, "POST", path, content='[topics."none/x/y"]\npartitions = 1')
     assert "tenant none" in why or "namespace none/x" in why
-    node.refused(413, "POST", apply, content="a = 1\n" * 6000)
-    node.refused(413, "POST", apply, content="#" * 2**19)
+    node.refused(413, "POST", path, content="a = 1\n" * 6000)
+    node.refused(413, "POST", path, content="#" * 2**19)
     assert node.refused(404, "GET", "/catalog?version=99")[0] == "CatalogVersionNotFound"
     assert "ISO 8601" in node.refused(400, "GET", "/catalog?at=yesterday")[1]
+    assert "ISO 8601" in node.refused(400, "GET", f"/catalog?at={'9' * 5000}")[1]
     assert "exclude" in node.refused(400, "GET", "/catalog?at=1&version=1")[1]
     node.refused(400, "GET", "/catalog/history?limit=1000")
     assert node.refused(404, "POST", "/catalog/snapshot?version=99")[0] == "CatalogVersionNotFound"

@@ -69,6 +69,7 @@ HEAL_ROUNDS_MAX = 600
 
 
 class World:
+    heal_rounds_max = HEAL_ROUNDS_MAX
     group_names: tuple[str, ...] = GROUPS
 
     def __init__(self, seed: int) -> None:
@@ -427,7 +428,7 @@ class World:
         for member in list(self.members.values()):
             member.fs.clear()
         final: dict[str, int] = {}
-        for _ in range(HEAL_ROUNDS_MAX):
+        for _ in range(self.heal_rounds_max):
             self.now += 1
             self.heal_round()
             for name in self.groups:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
@@ -32,45 +31,15 @@ from lithify.clock import ManualClock
 from lithify.errors import InvalidInput
 from lithify.raft.net.client_operations import MayHaveHappened
 from lithify.testing.memory_metastore import Happens, MemoryMetastoreCluster, Moment
+from tests.property.catalog_told import Told, VersionListener, check_versions
 
 if TYPE_CHECKING:
-    from lithify.catalog.catalog import Catalog
-    from lithify.catalog.changes import CatalogUpdate
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.testing.memory_metastore import MemoryMetastore
 
 NODES = 3
 AT_ONCE = ("lose", "deliver", "hold", "apply", "install", "follow")
 DO_NOT_WAIT = ActivationTiming(delay_ms=0, skew_ms=1)
-
-
-class Listener:
-    """Checks that versions come once, in order, and without gaps but for a jump."""
-
-    def __init__(self) -> None:
-        self.last: Catalog | None = None
-        self.jumps = 0
-
-    async def __call__(self, before: Catalog, after: Catalog, update: CatalogUpdate | None) -> None:
-        if self.last is not None:
-            assert before is self.last
-        if update is None:
-            assert after.version > before.version
-            self.jumps += 1
-        else:
-            assert update.version == after.version == before.version + 1
-            assert after.activation > before.activation
-        self.last = after
-        await asyncio.sleep(0)
-
-
-@dataclass
-class Told:
-    """What callers were told about the tenants they wanted."""
-
-    made: dict[str, int] = field(default_factory=dict)
-    unknown: list[tuple[str, ...]] = field(default_factory=list)
-    refused: list[tuple[str, ...]] = field(default_factory=list)
 
 
 class World:
@@ -84,7 +53,7 @@ class World:
         for store in self.stores:
             store.gate = self.gate
         self.told = Told()
-        self.listening: dict[MemoryMetastore, Listener] = {}
+        self.listening: dict[MemoryMetastore, VersionListener] = {}
         self.managers: list[CatalogManager] = []
         self.calls: set[asyncio.Task[None]] = set()
         self.names = 0
@@ -101,7 +70,7 @@ class World:
     async def manager(self, store: MemoryMetastore) -> CatalogManager:
         timing = self.random.choice((ALONE, DO_NOT_WAIT))
         manager = CatalogManager(store, self.clock, timing=lambda: timing, sleep=self.sleep)
-        listener = Listener()
+        listener = VersionListener()
         manager.listen(listener, replayed=True)
         self.listening[store] = listener
         await manager.start()
@@ -217,30 +186,7 @@ OPERATIONS = st.tuples(
 
 
 def check(world: World) -> None:
-    newest = world.managers[0].versions.latest
-    names = {tenant.name for tenant in newest.tenants()}
-    told = world.told
-    assert told.made.keys() <= names
-    for made_or_not in told.unknown:
-        assert len({name in names for name in made_or_not}) == 1
-    for refused in told.refused:
-        assert not names.intersection(refused)
-    earliest = max(manager.versions.earliest.version for manager in world.managers)
-    for manager in world.managers:
-        versions = manager.versions
-        assert versions.latest == newest
-        before = None
-        for version in range(earliest, newest.version + 1):
-            catalog = versions.at_version(version)
-            assert catalog == world.managers[0].versions.at_version(version)
-            assert versions.at_time(catalog.activation) == catalog
-            assert before is None or before.activation < catalog.activation
-            before = catalog
-    for name, version in told.made.items():
-        if version >= earliest:
-            assert world.managers[0].versions.at_version(version).tenant(name)
-        if version > earliest:
-            assert not world.managers[0].versions.at_version(version - 1).tenant(name)
+    check_versions(world.told, [manager.versions for manager in world.managers])
 
 
 @settings(max_examples=150)

@@ -201,7 +201,13 @@ class Server:
         """Give a case a line."""
         assert process.stdin is not None
         process.stdin.write(f"{word}\n")
-        process.stdin.flush()
+        try:
+            process.stdin.flush()
+        except BrokenPipeError:
+            assert process.stdout is not None
+            with at_most(PROCESS_S_MAX, process.kill):
+                printed = process.stdout.read()
+            pytest.fail(f"the client ended before it was told {word!r}:\n{printed}", pytrace=False)
 
     def let_go_on(self, process: subprocess.Popen[str]) -> None:
         """Wait until a case has come further by `STEPS`; it counts them with `Steps`."""

@@ -163,6 +163,12 @@ class RawClient:
         self.send(encode_command(command))
         self.expect(Type.PONG)
 
+    def pong(self) -> None:
+        """Answer the broker's PING."""
+        command = wire.BaseCommand(type=Type.PONG)
+        command.pong.SetInParent()
+        self.send(encode_command(command))
+
 
 def send_frame(
     sequence_id: int,

@@ -148,6 +148,9 @@ class Taker:
             if len(life.confirmed) >= CONFIRMED_MIN:
                 self._confirmed_enough.set()
             return
+        if command.type == Type.PING:
+            client.pong()
+            return
         assert command.type == Type.MESSAGE, command
         places = list(places_of(command, entry))
         life.came += places

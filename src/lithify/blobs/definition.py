@@ -84,8 +84,11 @@ class StoreDefinitions(Protocol):
     def change_store(self, name: str, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Replace a definition; durable when it returns."""
 
-    def remove_store(self, name: str) -> None:
-        """Remove a definition; durable when it returns."""
+    def finish_store(self, known: ObjectIdentity, created_ms: int) -> None:
+        """Record that the files of a store were created; durable when it returns."""
+
+    def remove_store(self, name: str, known: ObjectIdentity | None = None) -> None:
+        """Remove a definition, if it is the known one; durable when it returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class StoreDefinition:
     capacity_bytes: int
     segment_bytes: int
     created_ms: int
+    """0: a change of the catalog has defined it, and its owner has not created its files yet."""
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -90,6 +90,8 @@ class BlobStore:
         """Use `create` or `open`."""
         self._fs = fs
         self._monotonic_s = clock.monotonic_s
+        self.object_id = 0
+        """In the catalog; 0 without one."""
         self.log = log
         self.settings = settings
         core = open_parts(fs, log, shape, lambda: self.settings, clock, random_bytes)

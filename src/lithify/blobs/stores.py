@@ -10,6 +10,8 @@ about a directory without a definition: it is removed if its own mark says so, o
 
 1. Creating makes a directory with the mark `CREATING`, then the files, then the definition, then
    removes the mark. A defined store without its files is damage: it is reported, not recreated.
+   Another node can only define a store: then its time of creation is 0, and this node creates the
+   files on first use, or when it sees the definition, and records the time in the definition.
 2. Deleting writes the mark `DELETED`, removes the definition, then the files, and the mark last.
 
 Any thread may call. A store is opened once; a second caller waits for it, and for no other store.
@@ -35,6 +37,7 @@ from lithify.blobs.offline.verify import verify_store
 from lithify.blobs.replication.peers import BlobPeers
 from lithify.blobs.store import BlobStore
 from lithify.blobs.unclaimed_directories import StoreDirectories, UnclaimedStore
+from lithify.blobs.withdrawals import StoreWithdrawals
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.damage import Damage
 from lithify.errors import (
@@ -55,7 +58,7 @@ from lithify.name_locks import Claims
 from lithify.names import check_store_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lithify.blobs.definition import StoreDefinitions
     from lithify.blobs.offline.copy_store import CopyReport
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.fs.full_disk_reserve import NoReserve
+    from lithify.log.object_file import ObjectIdentity
 
 __all__ = ["ONE_SEGMENT", "BlobStores"]
 
@@ -106,6 +110,10 @@ class BlobStores:
         self.peers = BlobPeers()
         """The other nodes that stores may replicate with."""
         self._directories = StoreDirectories(fs, f"{directory}/blobs", definitions)
+        self.withdrawals = StoreWithdrawals(
+            self._open, self._claims, self._directories, definitions, self.damage
+        )
+        """Takes stores out of use that are not of this node."""
 
     # --- definitions ------------------------------------------------------------------------
 
@@ -129,39 +137,83 @@ class BlobStores:
             if name in self._definitions.stores():
                 raise BlobStoreExists(f"blob store {name} already exists")
             self._directories.check_free(name)
-            try:
-                begin_creation(self._fs, self._path(name))
-                store = BlobStore.create(
-                    self._fs,
-                    self._path(name),
-                    capacity_bytes=capacity_bytes,
-                    segment_bytes=segment_bytes,
-                    settings=applied,
-                    clock=self.clock,
-                    events=self._events,
-                )
-                try:
-                    # A crash before this leaves a directory that is marked as unfinished.
-                    self._definitions.add_store(name, definition.row())
-                except BaseException:
-                    store.abandon()
-                    raise
-            except BaseException as error:
-                # If the store may be defined, the next open decides by the mark.
-                if not is_outcome_unknown(error):
-                    with suppress(LithifyError):
-                        remove_created(self._fs, self._path(name))
-                raise
-            try:
-                self._directories.created(name)
-            except BaseException:
-                # It is defined: the next use removes the mark.
-                store.abandon()
-                raise
-            self._open[name] = self._ready(store)
+            self._create(name, definition, applied, self._definitions.add_store)
+            store = self._open[name]
         if shape.capacity_bytes == shape.segment_bytes:
             log.warning(ONE_SEGMENT, store=name)
         return store
+
+    def _create(
+        self,
+        name: str,
+        definition: StoreDefinition,
+        applied: BlobSettings,
+        define: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        """Create the files, then `define` the store, and open it; the caller has the claim."""
+        try:
+            begin_creation(self._fs, self._path(name))
+            store = BlobStore.create(
+                self._fs,
+                self._path(name),
+                capacity_bytes=definition.capacity_bytes,
+                segment_bytes=definition.segment_bytes,
+                settings=applied,
+                clock=self.clock,
+                events=self._events,
+            )
+            try:
+                # A crash before this leaves a directory that is marked as unfinished.
+                define(name, definition.row())
+            except BaseException:
+                store.abandon()
+                raise
+        except BaseException as error:
+            # If the store may be defined, the next open decides by the mark.
+            if not is_outcome_unknown(error):
+                with suppress(LithifyError):
+                    remove_created(self._fs, self._path(name))
+            raise
+        try:
+            identity = self._directories.check_object(name)
+            # It may have been deleted meanwhile.
+            self.definition(name)
+            self._directories.created(name)
+        except BaseException:
+            # If it is defined, the next use removes the mark, otherwise the directory.
+            store.abandon()
+            raise
+        self._add_open(name, store, identity)
+
+    def uncreated(self) -> list[str]:
+        """The stores of this node that were defined, and whose files are not created yet."""
+        rows = self._definitions.stores()
+        return [name for name in self.own_names() if not rows[name]["created_ms"]]
+
+    def _create_defined(self, name: str, definition: StoreDefinition) -> None:
+        """Create the files of a store that a change of the catalog has defined."""
+        identity = self._definitions.store_identity(name)
+        if identity is None:
+            raise MissingFile(f"{self._path(name)}/{MANIFEST}", f"the definition of {name}")
+        self._directories.check_free(name)
+        self._create(
+            name,
+            definition,
+            with_settings(self.settings, definition.settings),
+            lambda *_: self._definitions.finish_store(identity, self.clock.now_ms()),
+        )
+        log.info("blob store created, as the catalog defines it", store=name)
+
+    def _add_open(self, name: str, store: BlobStore, identity: ObjectIdentity | None) -> None:
+        """From here on other threads use it."""
+        store.object_id = identity.id if identity is not None else 0
+        store.compaction.reserve = self.reserve
+        self._open[name] = store
+        if not self.withdrawals.is_own(name, store):
+            # It was deleted meanwhile, and `withdraw` has not found it.
+            del self._open[name]
+            store.abandon()
+            raise BlobStoreNotFound(f"blob store {name} was deleted while it was opened")
 
     def update(
         self, name: str, given: Mapping[str, Any], unset: Sequence[str] = ()
@@ -268,7 +320,7 @@ class BlobStores:
             except (ShapeDiffers, UnclaimedDirectory, WrongObject) as error:
                 # A crash after this leaves a directory that no removal deletes.
                 self._directories.disown_removed(name)
-                self._definitions.remove_store(name)
+                self._definitions.remove_store(name, identity)
                 log.warning("the directory of a deleted blob store is kept", reason=str(error))
                 self._remove_from_use(name)
                 self.damage.forget(f"blob store {name}")
@@ -276,13 +328,13 @@ class BlobStores:
                 return
             try:
                 self._directories.mark_deleted(name, self.clock.now_ms())
-                self._definitions.remove_store(name)
+                self._definitions.remove_store(name, identity)
             except BaseException as error:
                 # Nothing may be acknowledged in a store that the next open, or the next attempt,
-                # deletes: one that may be deleted, or whose mark stays.
+                # deletes: one that is or may be deleted, or whose mark stays.
                 with ExitStack() as stack:
                     stack.callback(self._remove_from_use, name)
-                    if not is_outcome_unknown(error):
+                    if not is_outcome_unknown(error) and self._is_defined(name, identity):
                         self._directories.unmark(name)
                         stack.pop_all()
                 raise
@@ -290,6 +342,11 @@ class BlobStores:
             self.damage.forget(f"blob store {name}")
             self._directories.remove_deleted(name)
             self._definitions.confirm_removals(removed)
+
+    def _is_defined(self, name: str, identity: ObjectIdentity | None) -> bool:
+        """Is exactly this store defined?"""
+        definitions = self._definitions
+        return name in definitions.stores() and definitions.store_identity(name) == identity
 
     def _remove_from_use(self, name: str) -> None:
         """Remove a store from use."""
@@ -305,7 +362,8 @@ class BlobStores:
         return [
             {"store": name, "directory": self._path(name), "defined": True}
             for name in self.own_names()
-            if not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
+            if self.definition(name).created_ms
+            and not self._fs.exists(f"{self._path(name)}/{MANIFEST}")
         ]
 
     def unclaimed(self) -> list[UnclaimedStore]:
@@ -331,10 +389,15 @@ class BlobStores:
                 if not is_unclaimed:
                     raise BlobStoreExists(f"blob store {name} already exists")
                 self._directories.check_claimable(name, self.definition(name))
+                identity = self._definitions.store_identity(name)
+                if identity is not None and not identity.created_ms:
+                    # Otherwise its first use would create it.
+                    self._definitions.finish_store(identity, self.clock.now_ms())
             else:
                 self._adopt_undefined(name, namespace, settings or {})
             self._directories.claim(name)
             self._directories.scan()
+            self.damage.forget(f"blob store {name}")
         log.info("blob store adopted", store=name)
 
     def _adopt_undefined(self, name: str, namespace: str, settings: Mapping[str, Any]) -> None:
@@ -358,18 +421,24 @@ class BlobStores:
         with self._claims.of([name]), _typed_errors(name):
             definition = self.definition(name)
             self._definitions.check_store_owner(name)
-            store = self._open.get(name)
-            if store is None:
-                if self._directories.is_deleted(name):
-                    raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
-                self._directories.check_shape(name, definition)
-                with self.damage.opening(f"blob store {name}"):
-                    self._check_exists(name)
-                    self._directories.check_object(name)
-                    self._directories.created(name)
-                    store = self._open_store(name, definition)
-                self._open[name] = self._ready(store)
-            return store
+            if name not in self._open:
+                self._directories.clear_removed(name)
+                if definition.created_ms:
+                    self._open_existing(name, definition)
+                else:
+                    self._create_defined(name, definition)
+            return self._open[name]
+
+    def _open_existing(self, name: str, definition: StoreDefinition) -> None:
+        if self._directories.is_deleted(name):
+            raise BlobStoreNotFound(f"blob store {name} is marked as deleted")
+        self._directories.check_shape(name, definition)
+        with self.damage.opening(f"blob store {name}"):
+            self._check_exists(name)
+            identity = self._directories.check_object(name)
+            self._directories.created(name)
+            store = self._open_store(name, definition)
+        self._add_open(name, store, identity)
 
     def _check_exists(self, name: str) -> None:
         manifest = f"{self._path(name)}/{MANIFEST}"
@@ -385,10 +454,6 @@ class BlobStores:
             clock=self.clock,
             events=self._events,
         )
-
-    def _ready(self, store: BlobStore) -> BlobStore:
-        store.compaction.reserve = self.reserve
-        return store
 
     def opened_store(self, name: str) -> BlobStore | None:
         """The store if it is open; does not wait for claims."""

@@ -6,9 +6,10 @@ When the node starts, a directory with the name of a store is one of these:
 
 1. marked `DELETED` for the log that it holds (`log/directory_marks.py`): a deletion was interrupted
    and is finished, even if older definitions still have the store.
-2. marked `CREATING` and not defined: creating a store, a copy or a restore was interrupted; nothing
-   of it was acknowledged. It is removed. If it is defined, only the mark is left over, unless the
-   mark says that the definition existed before the restore: then it is removed too.
+2. marked `CREATING` and not defined, or defined and not created yet: creating a store, a copy or a
+   restore was interrupted; nothing of it was acknowledged. It is removed. If it is defined and
+   created, only the mark is left over, unless the mark says that the definition existed before the
+   restore: then it is removed too.
 3. defined, and its file `OBJECT` names what is defined (`log/object_file.py`): it is served, if it
    has the shape of the definition. Otherwise it is another store: it is not opened, and a deletion
    removes only the definition.
@@ -51,6 +52,7 @@ from lithify.log.directory_marks import (
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.manifest import read_manifest
 from lithify.log.object_file import WrongObject, check_object, is_of, read_object, write_object
+from lithify.log.unfinished_deletions import may_stay_unfinished
 from lithify.logger import get_logger
 from lithify.names import check_store_name
 
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
     from lithify.blobs.definition import StoreDefinitions
     from lithify.fs import FileSystem
+    from lithify.log.object_file import ObjectIdentity
 
 __all__ = ["StoreDirectories", "UnclaimedStore", "deletion_in", "differs_in_shape"]
 
@@ -151,11 +154,12 @@ class StoreDirectories:
         if found != defined:
             raise ShapeDiffers(name, self.path(name), defined, found)
 
-    def check_object(self, name: str) -> None:
-        """Raise `WrongObject` or `UnclaimedDirectory` unless it is of the defined store."""
+    def check_object(self, name: str) -> ObjectIdentity | None:
+        """The defined store; `WrongObject`, `UnclaimedDirectory` unless the directory is of it."""
         wanted, path = self._definitions.store_identity(name), self.path(name)
         adopt, is_new = f"lithify blobs adopt {name}", self._is_new(path)
         check_object(self._fs, path, wanted, f"blob store {name}", adopt, is_new=is_new)
+        return wanted
 
     def _is_served(self, name: str) -> bool:
         wanted, path = self._definitions.store_identity(name), self.path(name)
@@ -237,12 +241,38 @@ class StoreDirectories:
 
     def _finish_removals(self) -> None:
         """Delete the directories of exactly those stores that were deleted, and confirm it."""
-        removals = [each for each in self._definitions.removals() if each.is_store]
-        for removal in removals:
-            path = self.path(removal.identity.name)
-            if read_object(self._fs, path) == removal.identity:
-                remove_tree(self._fs, path, OBJECT)
-        self._definitions.confirm_removals([each.identity.id for each in removals])
+        done = []
+        for removal in self._definitions.removals():
+            if removal.is_store:
+                with may_stay_unfinished(log, f"blob store {removal.identity.name}"):
+                    self.finish_removal(removal.identity)
+                    done.append(removal.identity.id)
+        self._definitions.confirm_removals(done)
+
+    def finish_removal(self, identity: ObjectIdentity) -> None:
+        """Delete the directory of exactly the store that was deleted."""
+        name = identity.name
+        path = self.path(name)
+        deletion = read_deletion(self._fs, path)
+        if deletion is not None and deletion.of == identity and self.is_deleted(name):
+            remove_deleted(self._fs, path)
+        elif read_object(self._fs, path) == identity:
+            remove_tree(self._fs, path, OBJECT)
+        else:
+            return
+        self.unclaimed.pop(name, None)
+
+    def clear_removed(self, name: str) -> None:
+        """Delete the directory of a deleted store of the name, before another one uses it."""
+        found = read_object(self._fs, self.path(name))
+        if found is not None and found != self._definitions.store_identity(name):
+            for removal in self._definitions.removals():
+                if removal.is_store and removal.identity == found:
+                    self.finish_removal(found)
+
+    def _is_created(self, name: str) -> bool:
+        """Had the owner created the files when it was defined, or has it recorded that since?"""
+        return bool(self._definitions.stores()[name]["created_ms"])
 
     def _finish_interrupted(self) -> None:
         for name in list(self._names()):
@@ -250,12 +280,13 @@ class StoreDirectories:
             path = self.path(name)
             deletion = deletion_in(self._fs, path, name)
             if deletion is not None:
-                # The store may have been created again: then its definition stays.
-                if known and deletion.of == self._definitions.store_identity(name):
-                    self._definitions.remove_store(name)
-                remove_deleted(self._fs, path)
+                with may_stay_unfinished(log, f"blob store {name}"):
+                    # The store may have been created again: then its definition stays.
+                    if known and deletion.of == self._definitions.store_identity(name):
+                        self._definitions.remove_store(name)
+                    remove_deleted(self._fs, path)
             elif is_creating(self._fs, path):
-                if known and not is_restoring(self._fs, path):
+                if known and self._is_created(name) and not is_restoring(self._fs, path):
                     self.created(name)
                 else:
                     remove_created(self._fs, path)

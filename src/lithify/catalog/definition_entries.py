@@ -205,7 +205,8 @@ def _apply_store(plan: DefinitionsPlan, name: str, entry: dict[str, Any]) -> Non
     if old is None:
         _required("store", name, entry, "namespace", "capacity_bytes", "segment_bytes")
         given = shape | _chosen(entry, "settings")
-        plan.do(CreateBlobStore(name=name, nodes=plan.nodes, created_ms=plan.created_ms, **given))
+        # Its owner sets the time when it has created the files.
+        plan.do(CreateBlobStore(name=name, nodes=plan.nodes, **given))
         return
     _check_fixed(plan, old, shape)
     plan.do(AlterBlobStore(name, **_chosen(entry, "settings", "unset")))

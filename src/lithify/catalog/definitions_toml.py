@@ -45,11 +45,15 @@ if TYPE_CHECKING:
 __all__ = ["ApplyDefinitions", "definition_commands"]
 
 TEXT_CHARACTERS_MAX = 8 * 2**20
+KEY_PARTS_MAX = 32
+"""TOML's parser needs time and memory for the square of them: 100,000 take all memory."""
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{KEY_PARTS_MAX}}}")
 
 SECTIONS = ("zones", "tenants", "namespaces", "topics", "stores", "tables")
 
 
-def accept(command: CatalogCommand) -> None:
+def accept(command: CatalogCommand, catalog: Catalog) -> None:
     """Check nothing more of a command."""
 
 
@@ -61,8 +65,11 @@ class ApplyDefinitions:
     nodes: tuple[str, ...] = ()
     """The live nodes, which own what is created."""
     created_ms: int = 0
-    check: Callable[[CatalogCommand], None] = field(default=accept)
-    """Raises `InvalidInput` for settings that their package refuses."""
+    check: Callable[[CatalogCommand, Catalog], None] = field(default=accept)
+    """Gets a command and the catalog that it is planned on.
+
+    It raises `InvalidInput` for settings that their package refuses.
+    """
 
     def changes(self, catalog: Catalog, ids: NewIds, /) -> tuple[CatalogChange, ...]:
         """See `commands/batch.py`."""
@@ -110,7 +117,7 @@ class _Plan:
 
     def do(self, command: CatalogCommand) -> None:
         """Execute a command; one without effect is left out."""
-        self._wanted.check(command)
+        self._wanted.check(command, self.catalog)
         found = command.changes(self.catalog, self._ids)
         if found:
             self.commands.append(command)
@@ -123,15 +130,26 @@ def _entries(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     if len(text) > TEXT_CHARACTERS_MAX:
         cause = f"has {len(text)} characters, more than the limit {TEXT_CHARACTERS_MAX}"
         raise InvalidDefinitionsText("the text", 0, cause, USAGE)
+    # Without escapes, so that every quote begins or ends a part.
+    plain = text.replace("\\\\", "").replace('\\"', "")
+    long_key = _LONG_KEY.search(plain)
+    if long_key is not None:
+        cause = f"has a key of more than {KEY_PARTS_MAX} parts"
+        line = plain.count("\n", 0, long_key.start()) + 1
+        raise InvalidDefinitionsText("the text", line, cause, USAGE)
     try:
         sections = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else 0
         raise InvalidDefinitionsText("the text", line, f"is no TOML: {error}", USAGE) from error
+    except ValueError as error:
+        # An integer of thousands of digits.
+        raise InvalidDefinitionsText("the text", 0, f"has a bad value: {error}", USAGE) from error
     except RecursionError as error:
         cause = "is nested too deeply"
         raise InvalidDefinitionsText("the text", 0, cause, USAGE) from error
+    _check_integers(sections)
     for section, entries in sections.items():
         if section not in SECTIONS or not isinstance(entries, dict):
             place, line = _place(text, (section,))
@@ -144,6 +162,20 @@ def _entries(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 cause = "must be a table of fields"
                 raise InvalidDefinitionsText(place, line, cause, USAGE)
             yield section, name, entry
+
+
+def _check_integers(sections: dict[str, Any]) -> None:
+    """Raise unless all are of TOML's range; others may be too long for the text of an error."""
+    left: list[Any] = [sections]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            cause = f"has an integer of {value.bit_length()} bits, more than 64 with its sign"
+            raise InvalidDefinitionsText("the text", 0, cause, USAGE)
 
 
 def _place(text: str, path: tuple[str, ...]) -> tuple[str, int]:

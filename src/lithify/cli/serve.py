@@ -10,9 +10,10 @@ second signal has no effect: shutdown is quick.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,14 +23,12 @@ from lithify.cli.options import ConfigFile
 from lithify.cli.quick_imports import without_collections
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-    from lithify.blobs.stores import BlobStores
     from lithify.node.node import Node
     from lithify.node.server import Addresses
-    from lithify.pulsar.broker import Broker
 
 __all__ = ["serve"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 KEPT_PIECE_BYTES = 4 * 2**20
 """The largest allocation that is reused; four times the size of a piece."""
@@ -68,11 +67,17 @@ def serve(
 ) -> None:
     """Serve Pulsar clients and HTTP from a data directory, until SIGTERM or SIGINT."""
     with without_collections():
+        # The first three are needed when the node is open. They are imported here, because the
+        # collector is on while the node waits for other nodes.
+        import lithify.http.app
+        import lithify.node.http_port
+        import lithify.node.server  # noqa: F401
         from lithify.fs import LocalFileSystem
+        from lithify.node.log_lines.stderr_log import configure_log_lines, log_event
         from lithify.node.node import Node
         from lithify.node.settings import read_settings
-        from lithify.node.stderr_log import configure_log_lines, log_event
-
+    # The modules stay. The collections of the rest of the start do not search them.
+    gc.freeze()
     flags = {
         "data": data,
         "pulsar_port": pulsar_port,
@@ -89,12 +94,15 @@ def serve(
     _raise_descriptor_limit()
     _keep_freed_memory()
     # A node that waits for others does not run the event loop that handles signals later.
-    signal.signal(signal.SIGTERM, _end)
+    for number in _SIGNALS:
+        signal.signal(number, _end)
     with Node(settings, events=log_event, what="lithify serve") as opened:
         asyncio.run(_serve(opened))
 
 
 def _end(*_: object) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise SystemExit(0)
 
 
@@ -124,20 +132,21 @@ def _keep_freed_memory() -> None:
 
 
 async def _serve(node: Node) -> None:
-    with without_collections():
-        from lithify.http.app import create_app
+    from lithify.http.app import create_app
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    create = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
+    make_app = partial(create_app, member=node.cluster, metrics_open=node.settings.metrics_open)
+    with ExitStack() as starting:
+        starting.enter_context(without_collections())
 
-    def make_app(broker: Broker, stores: BlobStores) -> FastAPI:
-        with without_collections():
-            return create(broker, stores)
+        def ready(addresses: Addresses) -> None:
+            starting.close()
+            _print_addresses(addresses)
 
-    await node.serve(stop=stop, ready=_print_addresses, make_app=make_app)
+        await node.serve(stop=stop, ready=ready, make_app=make_app)
 
 
 def _print_addresses(addresses: Addresses) -> None:

@@ -1,6 +1,7 @@
 """Atomic file operations: replace a file, read one, lock a directory for one process.
 
 `write_atomic` replaces a file so that a crash leaves the old bytes or the new, never a mixture.
+`replace_file` replaces it for readers only; `sync_replaced` makes that durable, later.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
     from lithify.checksum import Buffer
     from lithify.fs.base import FileLock, FileSystem
 
-__all__ = ["TEMPORARY_SUFFIX", "hold_directory", "lock_owner", "read_file", "write_atomic"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "hold_directory",
+    "lock_owner",
+    "read_file",
+    "replace_file",
+    "sync_replaced",
+    "write_atomic",
+]
 
 TEMPORARY_SUFFIX = ".tmp"
 """A file with this suffix belongs to an unfinished `write_atomic` and may be removed at open."""
@@ -54,4 +63,24 @@ def write_atomic(fs: FileSystem, path: str, data: Buffer) -> None:
         file.write(data)
         file.fsync()
     fs.rename(temporary, path)
+    fs.sync_dir(path.rpartition("/")[0] or ".")
+
+
+def replace_file(fs: FileSystem, path: str, data: Buffer) -> None:
+    """Replace `path` by `data` atomically for its readers, without a wait for the disk.
+
+    A power cut before `sync_replaced` has returned may leave the old file, the new one, or a torn
+    one: only for files that are written again from something durable.
+    """
+    temporary = path + TEMPORARY_SUFFIX
+    with fs.open_append(temporary) as file:
+        file.truncate(0)
+        file.write(data)
+    fs.rename(temporary, path)
+
+
+def sync_replaced(fs: FileSystem, path: str) -> None:
+    """Make a file durable that `replace_file` has replaced, or may replace meanwhile."""
+    with fs.open_read(path) as file:
+        file.fsync()
     fs.sync_dir(path.rpartition("/")[0] or ".")

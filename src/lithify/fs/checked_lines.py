@@ -56,24 +56,27 @@ def read_lines(fs: FileSystem, path: str) -> tuple[list[tuple[int, bytes]], int]
     return parse_lines(read_file(fs, path), path)
 
 
-def append_line(fs: FileSystem, path: str, line: bytes) -> None:
-    """Append an encoded line; durable when it returns.
+def append_line(fs: FileSystem, path: str, line: bytes, durable: int | None = None) -> int:
+    """Append an encoded line; durable when it returns. Returns the new size of the file.
 
     A crash during the append leaves the file without the line, or with a torn one. After an error
-    the file has the same complete lines as before.
+    the file has the same complete lines as before. `durable` is the size that the last append
+    returned, for a file that only the caller writes: it saves reading the file.
     """
     try:
-        if not fs.exists(path):
+        if durable is None and not fs.exists(path):
             write_atomic(fs, path, line)
-            return
-        _, end = read_lines(fs, path)
+            return len(line)
+        end = read_lines(fs, path)[1] if durable is None else durable
         with fs.open_append(path) as file:
             try:
-                if file.size() > end:
+                torn = file.size() > end
+                if torn:
                     file.truncate(end)
                 # An earlier append may have failed and truncated. If a truncation were not durable
                 # before the write, a power cut could mix the truncated bytes into the new line.
-                file.fsync()
+                if torn or durable is None:
+                    file.fsync()
                 file.write(line)
                 file.fsync()
             except OSError:
@@ -82,6 +85,7 @@ def append_line(fs: FileSystem, path: str, line: bytes) -> None:
                 with contextlib.suppress(OSError):
                     file.truncate(end)
                 raise
+            return file.size()
     except OSError as error:
         raise WriteFailed(path, error) from error
 

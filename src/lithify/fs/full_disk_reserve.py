@@ -2,8 +2,8 @@
 
 On a disk without a free byte nothing can be published, not even a manifest with fewer files. So the
 data directory has a file `RESERVE` of `RESERVE_BYTES`. On a full disk it is removed before a run of
-compaction, before old segments, a topic, a store or a blob are deleted, and before a node closes
-its files. It is created again when there is space:
+compaction, before old segments, a topic, a store or a blob are deleted, and before a node opens or
+closes its files. It is created again when there is space:
 
 1. `keep` creates it if there is room for it and `LEFT_BYTES` more. Its bytes are random, so that a
    file system with compression or deduplication stores all of them.

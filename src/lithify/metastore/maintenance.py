@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.lease_expiry import CHECK_S, LeaseExpiry
+from lithify.metastore.log_shortening import LogShortening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,10 +51,14 @@ async def maintained(metastore: LocalMetastore, clock: Clock) -> AsyncIterator[N
 
 
 async def _repeat(metastore: LocalMetastore, maintenance: MetastoreMaintenance) -> None:
-    pause_s = CHECK_S
+    pause_s, shortening = CHECK_S, LogShortening(metastore)
     while True:
         with metastore.node.guarded():
             pause_s = maintenance.step()
+            if pause_s == CHECK_S:
+                # A node that is no member has nothing to shorten.
+                with suppress(MetastoreUnavailable):
+                    shortening.step()
         await asyncio.sleep(pause_s)
 
 

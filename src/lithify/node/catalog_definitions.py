@@ -6,19 +6,26 @@
 
 `current` is a view of the newest version that is applied here; any thread reads it without waiting.
 `change` executes one command (`definition_changes.py`) in the cluster thread, so it must not be
-called there. It returns when the version is in force on every node, and in the copy.
+called there. It returns when the version is in force on every node.
 
     DIRECTORY/definitions.copy
 
 **The copy** is for other processes: a backup, or a Spark job that reads a data directory. It has
-all tenants and namespaces, and the topics and stores that have data on this node. It is written
-after every version, before the change is acknowledged. The node never reads definitions from it. If
-it finds a copy that names what the catalog lacks, because the directory of the catalog was lost or
-is older, it sets that copy aside before it writes its own.
+all tenants and namespaces, and the topics and stores that have data on this node. What a change
+creates or deletes is in the copy before the change is acknowledged, so that another process finds
+new data. So are changed settings, unless settings were copied in the last `SYNC_S`: then they
+follow at the end of that time, all together, or when the node is closed. Writing all definitions
+takes longer than a change. A crash may leave an older copy, because the catalog is what must not be
+lost; the next start writes the copy again. The node never reads definitions from it. If it finds a
+copy that names what the catalog lacks, because the directory of the catalog was lost or is older,
+it sets that copy aside before it writes its own.
 
 **`logs`**, that topics of this node have had logs, is a key of the node in the metastore, beside
 the catalog. So it is lost only together with all definitions. It protects topics if their
-directories and the inventory are missing: they may be on another disk that is not mounted.
+directories and the inventory are missing: they may be on another disk that is not mounted. Its
+value is the identity of the Raft node's directory, which is another one after that was lost or
+replaced by an older copy. Then the topics that this directory does not know are listed as missing
+(`lost_topics.py`), before the key and the copy are written.
 """
 
 from __future__ import annotations
@@ -32,19 +39,31 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from lithify.catalog.changes import PutObject
 from lithify.catalog.commands.removals import ConfirmRemoval
 from lithify.catalog.errors import ObjectExists, ObjectInUse, ObjectNotFound
-from lithify.catalog.objects import ObjectKind
+from lithify.catalog.objects import (
+    BlobStoreDescriptor,
+    NamespaceDescriptor,
+    ObjectKind,
+    Removal,
+    TenantDescriptor,
+    TopicDescriptor,
+)
 from lithify.catalog.placement import place
-from lithify.errors import InvalidInput, LithifyError, WriteFailed
+from lithify.errors import InvalidInput, LithifyError
 from lithify.exit_codes import OUTCOME_UNKNOWN
+from lithify.fs import replace_file, sync_replaced
+from lithify.fs.checked_lines import encode_line
 from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
+from lithify.node.catalog.definition_views import definitions_of, own_definitions
 from lithify.node.definition_changes import EditDefinitions
-from lithify.node.definition_views import definitions_of, own_definitions
+from lithify.node.lost_topics import list_lost_topics
 from lithify.ownership import NodeUrls
+from lithify.raft.errors import MemberReadsOnly
 from lithify.topics.definitions.definition_store import DefinitionStore
 from lithify.topics.definitions.definitions import (
     AlreadyDefined,
@@ -52,18 +71,17 @@ from lithify.topics.definitions.definitions import (
     NotEmpty,
     RemovedObject,
 )
-from lithify.topics.definitions.definitions_file import COPY, read_definitions, write_definitions
+from lithify.topics.definitions.definitions_file import COPY, read_definitions
 from lithify.topics.definitions.edited_mapping import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
     from lithify.catalog.catalog import Catalog
-    from lithify.catalog.changes import CatalogUpdate
+    from lithify.catalog.changes import CatalogChange, CatalogUpdate
     from lithify.catalog.commands.batch import CatalogCommand
+    from lithify.catalog.manager.executions import Executed
     from lithify.catalog.manager.manager import CatalogManager
-    from lithify.catalog.objects import NamespaceDescriptor, TenantDescriptor
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.metastore import Metastore
@@ -75,6 +93,9 @@ __all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
 T = TypeVar("T")
 
 CONFIRMED_TOGETHER = 1000
+SYNC_S = 1.0
+"""Between two copies of changed settings; after it the copy is made durable, too."""
+_WITH_SETTINGS = TenantDescriptor, NamespaceDescriptor, TopicDescriptor, BlobStoreDescriptor
 INITIAL_VERSION = 1
 """The version that a new cluster begins with."""
 
@@ -97,11 +118,18 @@ class DefinitionsCluster(Protocol):
     def metastore(self) -> Metastore:
         """Used in the cluster thread."""
 
+    @property
+    def identity(self) -> str:
+        """That of the directory of this node; used in the cluster thread."""
+
     def nodes(self) -> Mapping[str, NodeAddresses]:
         """The nodes of the cluster, as known here now."""
 
-    def call(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> Future[T]:
-        """Run a coroutine function in the cluster thread."""
+    async def execute(self, commands: Sequence[CatalogCommand]) -> Executed:
+        """Execute commands in bounded time; in the cluster thread."""
+
+    def ask(self, function: Callable[[], Coroutine[Any, Any, T]], /) -> T:
+        """Run a coroutine function in the cluster thread, and wait for its result."""
 
 
 class CatalogDefinitions(DefinitionStore):
@@ -127,11 +155,22 @@ class CatalogDefinitions(DefinitionStore):
         self._copied = ""
         """The content of the copy."""
         self._copied_version = 0
+        self._will_sync = False
+        self._is_closed = False
+        self._delays_settings = False
+        """Were settings copied since the last sync? Then the next sync copies others."""
         self._thread: threading.Thread
         self._logs = False
-        self._logs = cluster.call(self._begin).result()
+        self.on_removed: Callable[[RemovedObject], None] = ignore_removal
+        """Called in the cluster thread, for each object of this node that a version has deleted,
+        before the version is ready; it must not wait."""
+        is_replaced = cluster.ask(self._begin)
         self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
-        self._set_aside_copy(events)
+        copied = self._set_aside_copy(events)
+        if is_replaced:
+            list_lost_topics(fs, directory, self.current, copied, events)
+            with suppress(MemberReadsOnly):
+                self._wait(partial(self._write_logs, logs=True))
         self._write_copy()
 
     # --- reading ----------------------------------------------------------------------------
@@ -193,17 +232,26 @@ class CatalogDefinitions(DefinitionStore):
             raise RuntimeError("definitions are changed outside of the cluster thread")
         current = self.current
         new = edit(current)
-        logs = new.logs
         if not _only_logs(current, new):
             nodes = self._cluster.nodes().items()
             alive = {self.node, *(name for name, each in nodes if each.is_alive)}
             command = EditDefinitions(edit, self.node, tuple(sorted(alive)), logs=current.logs)
             with _errors_of_definitions():
                 self._wait(partial(self._execute, command))
-            logs = command.logs
-        if logs != self._logs:
-            self._wait(partial(self._write_logs, logs=logs))
+            if command.logs != current.logs:
+                self._try_to_write_logs(logs=command.logs)
+        # Compared with what the edit has seen: another change may have set the flag meanwhile.
+        elif new.logs != current.logs:
+            self._wait(partial(self._write_logs, logs=new.logs))
         return self.current
+
+    def _try_to_write_logs(self, *, logs: bool) -> None:
+        """After a change that is made: it has not failed if only the flag cannot be written."""
+        try:
+            self._wait(partial(self._write_logs, logs=logs))
+        except LithifyError as error:
+            # As it is it protects more than it must, or the next topic that is opened sets it.
+            log.warning("that topics have logs cannot be recorded", reason=str(error))
 
     def execute(self, commands: Sequence[CatalogCommand]) -> None:
         """Execute a batch of other commands, as `change` does."""
@@ -211,15 +259,8 @@ class CatalogDefinitions(DefinitionStore):
 
     def removals(self) -> list[RemovedObject]:
         """See `DefinitionStore`."""
-        return [
-            RemovedObject(
-                ObjectIdentity(each.id, each.name, each.created_ms),
-                each.partitions,
-                each.of is ObjectKind.STORE,
-            )
-            for each in self.catalog.removals()
-            if self.node in each.nodes
-        ]
+        removals = self.catalog.removals()
+        return [_removed_object(each) for each in removals if self.node in each.nodes]
 
     def confirm_removals(self, ids: Collection[int]) -> None:
         """See `DefinitionStore`."""
@@ -232,7 +273,7 @@ class CatalogDefinitions(DefinitionStore):
 
     def _wait(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            return self._cluster.call(function).result()
+            return self._cluster.ask(function)
         except CancelledError as error:
             raise DefinitionsUnknown(
                 "the node has stopped while definitions were changed: the outcome is unknown"
@@ -240,13 +281,23 @@ class CatalogDefinitions(DefinitionStore):
 
     async def _execute(self, *commands: CatalogCommand) -> None:
         catalog = self._cluster.catalog
-        executed = await catalog.execute(commands)
+        executed = await self._cluster.execute(commands)
         # The change is made, also if this node stops before it has written the copy.
         with suppress(LithifyError):
             await catalog.wait_ready(executed.version)
+        if catalog.versions.latest.version < executed.version:
+            # The caller would continue with the definitions from before the change.
+            raise DefinitionsUnknown(
+                f"version {executed.version} of the catalog was made, but this node cannot follow "
+                "the catalog: what it contains is not known here"
+            )
 
     async def _write_logs(self, *, logs: bool) -> None:
-        operation = Put(self._key, b"1") if logs else Delete(self._key)
+        if not logs and self.current.topics:
+            # Another change has made a topic meanwhile.
+            return
+        identity = self._cluster.identity.encode()
+        operation = Put(self._key, identity) if logs else Delete(self._key)
         await self._cluster.metastore.transact(Transaction(then=(operation,)))
         with self._lock:
             self._logs = logs
@@ -255,19 +306,56 @@ class CatalogDefinitions(DefinitionStore):
     # --- in the cluster thread --------------------------------------------------------------
 
     async def _begin(self) -> bool:
+        """Had topics of this node logs in another directory?"""
         self._thread = threading.current_thread()
+        found = await self._cluster.metastore.get(self._key)
+        self._logs = found is not None
+        # Last: without a quorum all of this is repeated.
         self._cluster.catalog.listen(self._applied)
-        return await self._cluster.metastore.get(self._key) is not None
+        return found is not None and found.value != self._cluster.identity.encode()
 
     async def _applied(
-        self, _before: Catalog, after: Catalog, _update: CatalogUpdate | None, /
+        self, before: Catalog, after: Catalog, update: CatalogUpdate | None, /
     ) -> None:
+        if update is not None:
+            put = (each.object for each in update.changes if isinstance(each, PutObject))
+            removals = [each for each in put if isinstance(each, Removal)]
+        else:
+            removals = after.removals()
+        for each in removals:
+            if self.node in each.nodes and before.objects.get(each.id) != each:
+                self.on_removed(_removed_object(each))
+                # Others may run between two of them.
+                await asyncio.sleep(0)
         if after.version > self._copied_version:
-            await asyncio.to_thread(self._write_copy)
+            if update is None or _creates_or_deletes(before, update):
+                await asyncio.to_thread(self._write_copy)
+            elif not self._delays_settings:
+                self._delays_settings = True
+                await asyncio.to_thread(self._write_copy)
+            if not self._will_sync:
+                self._will_sync = True
+                asyncio.get_running_loop().call_later(SYNC_S, self._begin_sync)
         for watcher in self.watchers:
             watcher()
 
+    def _begin_sync(self) -> None:
+        self._will_sync = self._delays_settings = False
+        if self._is_closed:
+            # The loop may be ending, and takes no more work for other threads.
+            return
+        asyncio.get_running_loop().run_in_executor(None, self._sync_copy)
+
     # --- the copy ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what the copy does not have yet."""
+        self._is_closed = True
+        self._complete_copy()
+
+    def _complete_copy(self) -> None:
+        if self._copied_version < self.catalog.version:
+            self._write_copy()
 
     def _write_copy(self) -> None:
         with self._writing_copy:
@@ -277,34 +365,38 @@ class CatalogDefinitions(DefinitionStore):
             if text != self._copied:
                 try:
                     if text:
-                        write_definitions(self._fs, self._copy, own)
+                        replace_file(self._fs, self._copy, encode_line(text))
                     else:
                         self._remove_copy()
-                except WriteFailed as error:
+                except OSError as error:
                     # The definitions are safe. The next change, or start, writes the copy.
                     self._copied = ""
                     log.warning("the copy of the definitions cannot be written", reason=str(error))
                     return
             self._copied, self._copied_version = text, version
 
+    def _sync_copy(self) -> None:
+        self._complete_copy()
+        try:
+            sync_replaced(self._fs, self._copy)
+        except OSError as error:
+            log.warning("the copy of the definitions is not durable", reason=str(error))
+
     def _remove_copy(self) -> None:
         """As a data directory in which nothing was defined."""
-        try:
-            with suppress(FileNotFoundError):
-                self._fs.remove(self._copy)
-        except OSError as error:
-            raise WriteFailed(self._copy, error) from error
+        with suppress(FileNotFoundError):
+            self._fs.remove(self._copy)
 
-    def _set_aside_copy(self, events: EventSink) -> None:
-        """Keep a copy that names what the catalog does not know."""
+    def _set_aside_copy(self, events: EventSink) -> Definitions | None:
+        """Keep a copy that names what the catalog does not know; returns what it has."""
         try:
             copied = read_definitions(self._fs, self._copy)
         except LithifyError as error:
             self._copied = "unreadable"
             set_aside(self._fs, self._copy, str(error), events)
-            return
+            return None
         if copied is None:
-            return
+            return None
         self._copied = copied.to_json()
         removed = {each.name for each in self.catalog.removals()}
         known = {*self.current.topics, *self.current.stores, *removed}
@@ -312,6 +404,30 @@ class CatalogDefinitions(DefinitionStore):
         if lost:
             reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
+        return copied
+
+
+def ignore_removal(_removed: RemovedObject) -> None:
+    """Nothing is open."""
+
+
+def _removed_object(removal: Removal) -> RemovedObject:
+    identity = ObjectIdentity(removal.id, removal.name, removal.created_ms)
+    return RemovedObject(identity, removal.partitions, removal.of is ObjectKind.STORE)
+
+
+def _creates_or_deletes(before: Catalog, update: CatalogUpdate) -> bool:
+    """Does an update change more than settings?"""
+    return not all(_changes_settings(before, each) for each in update.changes)
+
+
+def _changes_settings(before: Catalog, change: CatalogChange) -> bool:
+    if not isinstance(change, PutObject):
+        return False
+    old, new = before.objects.get(change.object.id), change.object
+    if not isinstance(new, _WITH_SETTINGS) or type(old) is not type(new):
+        return False
+    return replace(new, settings=old.settings, updated=old.updated) == old
 
 
 def _are_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -3,12 +3,15 @@
     cluster = Cluster(settings, fs, directory, clock, failed, queue=queue)
     cluster.start()
     cluster.catalog.current                                     # any thread
-    cluster.call(partial(cluster.catalog.execute, commands)).result()
+    cluster.ask(partial(cluster.execute, commands))
     cluster.close()
 
 `start` opens the Raft node in `DIRECTORY/raft`, waits until the metastore has a quorum, replays the
-catalog, and reads which nodes there are. While it waits, a log line says for which nodes. A node
-alone is its own quorum, and opens no port.
+catalog, and reads which nodes there are. Until `opened`, whatever needs a quorum waits for it, and
+a log line says for which nodes.
+
+A node without a cluster port is its own quorum, and opens no port. It knows everything that its log
+has, so it reads without asking the group, and starts also while the disk is full.
 
 If the directory belongs to a member of a larger cluster and there is no cluster port, the cluster
 is only **read**: as far as this node knew it when it was stopped. Changes raise `MemberReadsOnly`.
@@ -21,12 +24,12 @@ The queue is that of the Raft groups too, and has to be closed before the cluste
 A node with the name of another one, or of another cluster, is refused by the others
 (`raft/net/transport.py`, `node_registry.py`).
 
-If the Raft node fails later, or the name of this node turns out to be taken, `failed` gets the
-error, once, in the cluster thread; every later `call` raises `LogClosed`.
+If the Raft node or the catalog fails later, or the name of this node turns out to be taken,
+`failed` gets the error, once, in the cluster thread.
 
-`start`, `close` and `call` are for any thread; so are `name`, `is_alone`, `nodes`, `announce`,
-`queue`, what `history` says is, and of the catalog `versions`, `current` and `now`. Everything else
-runs in the cluster thread.
+`start`, `opened`, `close`, `call` and `ask` are for any thread; so are `name`, `is_alone`, `nodes`,
+`announce`, `queue`, what `history` says is, and of the catalog `versions`, `current` and `now`.
+Everything else runs in the cluster thread.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.catalog.manager.activation import ALONE, ActivationTiming
+from lithify.catalog.manager.errors import CatalogBusy
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog.update_log.errors import AppendOutcomeUnknown
 from lithify.catalog_compaction.compaction import CATALOG, CatalogCompaction
@@ -49,17 +53,21 @@ from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
+from lithify.node.bounded_changes import BoundedChanges, ChangeUnknown
 from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
-from lithify.raft.errors import GroupAbsent, MemberReadsOnly
+from lithify.raft.errors import GroupAbsent, MemberReadsOnly, OutcomeUnknown
+from lithify.raft.net.client_operations import MayHaveHappened
 from lithify.raft.node.node import RaftNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from concurrent.futures import Future
 
+    from lithify.catalog.commands.batch import CatalogCommand
+    from lithify.catalog.manager.executions import Executed
     from lithify.clock import Clock
     from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.events import EventSink
@@ -84,6 +92,16 @@ OBSERVE_S = 1.0
 """The interval at which the triggers of the history's compaction are checked."""
 LEAVE_S = 1.0
 """How long a stopping node tries to end its lease."""
+_NO_QUORUM = (
+    AppendOutcomeUnknown,
+    CatalogBusy,
+    ChangeUnknown,
+    GroupAbsent,
+    MayHaveHappened,
+    MetastoreUnavailable,
+    OutcomeUnknown,
+)
+"""Errors of a request that is repeated while a node opens."""
 
 log = get_logger("lithify.node")
 
@@ -122,11 +140,14 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
         self._config: Config | None = None
         self._beginning: Future[None] | None = None
+        self._saying: asyncio.Task[None] | None = None
+        """Says what the start waits for, until `opened`."""
         self._is_closing = False
         self._leader = ""
         self.leader_changes = 0
         """Times that another node has become the leader of the metastore, as seen here."""
         self._registry: NodeRegistry
+        self._changes: BoundedChanges
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
 
@@ -158,9 +179,34 @@ class Cluster:
             self._thread.call(self._end).result()
         self._thread.close()
 
+    def opened(self) -> None:
+        """The node is open: from here on a request without a quorum raises an error."""
+
+        async def opened() -> None:
+            if self._saying is not None:
+                self._saying.cancel()
+                self._saying = None
+
+        self._thread.call(opened).result()
+
     def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine function in the cluster thread; `LogClosed` if that has ended."""
         return self._thread.call(function)
+
+    def ask(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `call`, and wait for the result; until `opened` also for a quorum."""
+
+        async def asked() -> T:
+            if self._saying is None:
+                return await function()
+            return await self._until_available(function)
+
+        future = self._thread.call(asked)
+        try:
+            return future.result()
+        finally:
+            # If the user interrupts the wait.
+            future.cancel()
 
     @property
     def failure(self) -> BaseException | None:
@@ -173,11 +219,17 @@ class Cluster:
         return self._thread.node
 
     @property
+    def identity(self) -> str:
+        """That of the directory of the Raft node; used in the cluster thread."""
+        return self.node.identity.recognition.own
+
+    @property
     def is_alone(self) -> bool:
         """Is this node the only member of the cluster?"""
         try:
             return self.metastore.group.config.members <= {self.name}
-        except GroupAbsent:
+        except MetastoreUnavailable:
+            # The node has left the cluster.
             return False
 
     def check_serving(self) -> None:
@@ -206,24 +258,33 @@ class Cluster:
 
     # --- in the thread ----------------------------------------------------------------------
 
+    async def execute(
+        self, commands: Sequence[CatalogCommand], *, is_long: bool = False
+    ) -> Executed:
+        """Execute a batch of commands of the catalog, in bounded time (`bounded_changes.py`)."""
+        return await self._changes.run(partial(self.catalog.execute, commands, is_long=is_long))
+
     async def _begin(self) -> None:
         node = self._thread.node
-        kind = _OwnState if node.reads_only else LocalMetastore
+        has_port = node.settings.listen is not None
+        kind = LocalMetastore if has_port else _OwnState
         self.metastore = metastore = kind(node, self._clock)
-        self.catalog = CatalogManager(metastore, self._clock, timing=self._timing)
-        identity = node.identity.recognition.own
-        self._registry = NodeRegistry(metastore, self._clock, self.name, identity)
-        if node.reads_only:
+        self._changes = BoundedChanges(node)
+        self.catalog = CatalogManager(
+            metastore, self._clock, timing=self._timing, failed=self._catalog_failed
+        )
+        self._stack.push_async_callback(self.catalog.stop)
+        self._registry = NodeRegistry(metastore, self._clock, self.name, self.identity)
+        if not has_port:
             await metastore.wait_committed()
+        if node.reads_only:
             await self.catalog.start()
             self._applied(GROUP)
             return
         await self._stack.enter_async_context(maintained(metastore, self._clock))
-        saying = asyncio.create_task(self._say_whom())
-        try:
-            await self._until_available(self.metastore.status)
-        finally:
-            saying.cancel()
+        self._saying = asyncio.create_task(self._say_whom())
+        if has_port:
+            await self._until_member()
         await self._until_available(self.catalog.start)
         node.listeners.on_applied(self._applied)
         node.listeners.on_leader(self._led)
@@ -256,31 +317,53 @@ class Cluster:
             await asyncio.to_thread(self.queue.observe, CATALOG, [trimming])
             await asyncio.sleep(OBSERVE_S)
 
-    async def _until_available(self, request: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async def _until_member(self) -> None:
+        """Wait until this node has what the cluster had when it started.
+
+        Other nodes also answer one that is not a member of their group.
+        """
+        status = await self._until_available(self.metastore.status)
+        known = -1
+        while known < status.revision:
+            await self.metastore.wait_present()
+            try:
+                known = self.metastore.state.revision
+            except MetastoreUnavailable:
+                # It was removed.
+                continue
+            if known < status.revision:
+                await asyncio.sleep(RETRY_S)
+
+    async def _until_available(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat a request until there is a quorum, and this node is a member."""
         while True:
             try:
                 await self.metastore.wait_present()
-                await request()
-            except (AppendOutcomeUnknown, GroupAbsent, MetastoreUnavailable):
+                return await request()
+            except _NO_QUORUM as error:
+                if isinstance(error, ChangeUnknown) and self.node.storage.refused:
+                    raise
                 await asyncio.sleep(RETRY_S)
-            else:
-                return
 
     async def _say_whom(self) -> None:
         said = ""
         while True:
             await asyncio.sleep(SAY_S)
             waits = self._waits_for()
-            if waits != said:
+            if waits and waits != said:
                 log.info("waiting for a quorum of the metastore", waits_for=waits)
-                said = waits
+            said = waits
 
     def _waits_for(self) -> str:
+        """What a request must wait for; "" if it can be answered."""
+        if self.node.storage.refused:
+            return f"the disk: {self.node.storage.refused}"
         group = self.node.groups.get(GROUP)
         if group is None or not group.config.members:
             what = f"lithify cluster join {self.name} {self.address}"
             return f"a node of the cluster to add this one ({what})"
+        if group.leader:
+            return "" if group.applied_index else f"the log of {group.leader}"
         missing = group.config.electorate - {self.name} - set(self.node.transport.connected)
         return ", ".join(sorted(missing)) or "an election"
 
@@ -314,24 +397,29 @@ class Cluster:
             if not self._is_closing:
                 self._fail(error)
 
+    def _catalog_failed(self, error: LithifyError) -> None:
+        if not self._is_closing:
+            self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
             self._failed(error)
 
     async def _end(self) -> None:
+        if self._saying is not None:
+            self._saying.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._tasks:
             with suppress(LithifyError, TimeoutError):
                 await asyncio.wait_for(self._registry.leave(), LEAVE_S)
-            await self.catalog.stop()
         await self._stack.aclose()
 
 
 class _OwnState(LocalMetastore):
-    """The metastore as this node knew it, which nothing changes."""
+    """The metastore as this node knows it: nothing else changes it."""
 
     async def get(self, key: bytes, *, revision: int = 0, **_: bool) -> KeyValue | None:
         """See `Metastore`."""

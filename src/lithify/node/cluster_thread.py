@@ -9,7 +9,9 @@
 The thread has an event loop of its own, so neither the groups nor the clients of the process wait
 for each other. Other threads use the groups by `call`, which runs a coroutine in that loop.
 
-1. `start` raises what the node raises when it opens its directory or its port.
+1. `start` raises what the node raises when it opens its directory or its port. If the user
+   interrupts it, it waits `OPEN_S` at most: then the thread continues alone, and closes what it
+   has opened.
 2. A node that fails later ends the thread: `failed` gets the error, in this thread, once.
 3. `close` accepts no more calls, gives those in progress `CALLS_S`, and stops the node. Calls that
    are still in progress then end with the typed errors of a node that stops.
@@ -43,6 +45,8 @@ EXIT_S = 0.5
 """Interval at which the thread checks whether the process ends."""
 CALLS_S = 2.0
 """How long calls in progress may take when the thread is closed."""
+OPEN_S = 1.0
+"""How long a start that is interrupted waits for a directory that is being opened."""
 
 
 class ClusterThread:
@@ -54,9 +58,12 @@ class ClusterThread:
         self._open_node = open_node
         self._failed = failed
         self._opened: Future[RaftNode] = Future()
-        self._thread = threading.Thread(target=self._main, name="lithify-cluster")
+        # The threads of the disk keep the process until this one has stopped them. Before they are
+        # started, a process may end: opening a directory can take long.
+        self._thread = threading.Thread(target=self._main, name="lithify-cluster", daemon=True)
         self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
+        self._stop: asyncio.Event | None = None
+        """None until there is a loop."""
         self._calls: set[asyncio.Task[Any]] = set()
         self._lock = threading.Lock()
         self._ended = False
@@ -65,11 +72,13 @@ class ClusterThread:
 
     def start(self) -> None:
         """Start the thread, and wait until the node is open."""
-        self._thread.start()
         try:
+            self._thread.start()
             self.node = self._opened.result()
         except BaseException:
-            self._thread.join()
+            self._end()
+            if self._thread.is_alive():
+                self._thread.join(OPEN_S)
             raise
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
@@ -81,11 +90,16 @@ class ClusterThread:
 
     def close(self) -> None:
         """Stop the node, and wait for the thread. Idempotent."""
+        self._end()
+        if self._opened.done():
+            self._thread.join()
+
+    def _end(self) -> None:
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+                if self._stop is not None:
+                    self._loop.call_soon_threadsafe(self._stop.set)
 
     # --- in the thread ----------------------------------------------------------------------
 
@@ -101,10 +115,13 @@ class ClusterThread:
             self._ended = True
 
     async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        stop_node = asyncio.Event()
+        stop, stop_node = asyncio.Event(), asyncio.Event()
+        with self._lock:
+            self._loop, self._stop = asyncio.get_running_loop(), stop
+            if self._ended:
+                stop.set()
         node = self._open_node()
-        closing = asyncio.create_task(self._finish_calls(stop_node))
+        closing = asyncio.create_task(self._finish_calls(stop, stop_node))
         try:
             await node.run(stop_node, lambda _: self._opened.set_result(node))
         finally:
@@ -115,11 +132,11 @@ class ClusterThread:
             if self._calls:
                 await asyncio.wait(self._calls, timeout=CALLS_S)
 
-    async def _finish_calls(self, stop_node: asyncio.Event) -> None:
-        while not self._stop.is_set() and threading.main_thread().is_alive():
+    async def _finish_calls(self, stop: asyncio.Event, stop_node: asyncio.Event) -> None:
+        while not stop.is_set() and threading.main_thread().is_alive():
             with suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_S):
-                    await self._stop.wait()
+                    await stop.wait()
         # Calls that were accepted and have not begun begin in this turn of the loop.
         await asyncio.sleep(0)
         if self._calls:

@@ -32,7 +32,7 @@ from lithify.catalog.errors import InvalidDefinition
 from lithify.catalog.objects import ObjectKind
 from lithify.catalog.placement import place
 from lithify.json_settings import encode_settings
-from lithify.node.definition_views import definitions_of
+from lithify.node.catalog.definition_views import definitions_of
 from lithify.topics.definitions.edited_mapping import differences
 from lithify.topics.definitions.topic_names import TopicName
 
@@ -182,9 +182,14 @@ class _Plan:
         else:
             store = self._catalog.store(name)
             assert store is not None
-            if {**old, "settings": None} != {**new, "settings": None}:
+            is_created = bool(old["created_ms"])
+            free = {"settings": None} | ({} if is_created else {"created_ms": None})
+            if {**old, **free} != {**new, **free}:
                 rule = "only its settings can be changed"
                 raise InvalidDefinition(ObjectKind.STORE, name, rule)
+            if new["created_ms"] != store.created_ms:
+                store = replace(store, created_ms=new["created_ms"])
+                self._add([PutObject(store)])
             self._replace_settings(store, name, new["settings"])
 
     def _replace_settings(self, of: _WithSettings, name: str, settings: Mapping[str, Any]) -> None:

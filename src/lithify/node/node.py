@@ -19,9 +19,10 @@
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
 A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
-(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores. As a library
-it has no socket, and no thread but those of the cluster, which is a cluster of one: each call does
-its work on the caller's thread before it returns. `serve` adds a broker for the same topics and
+(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores, and the thread that makes
+these what the catalog says (`catalog/catalog_watch.py`). As a library it has no socket, and no
+other thread but those of the cluster, which is a cluster of one: each call does its work on the
+caller's thread before it returns. `serve` adds a broker for the same topics and
 runs in an event loop until it is stopped.
 """
 
@@ -41,6 +42,7 @@ from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
+from lithify.node.catalog.catalog_watch import CatalogWatch
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.node.cluster import Cluster
 from lithify.node.import_definitions import import_definitions
@@ -97,42 +99,62 @@ class Node:
         self.failed: Callable[[], None] = ignore_failure
         """Called in the cluster thread when `cluster.failure` is set."""
         owner = f"{what}, pid {os.getpid()}"
+        self.cluster: Cluster
+        self.topics: Topics
+        self.blobs: BlobStores
+        self.watch: CatalogWatch
+        """Makes what is open what the catalog says."""
         self._stack = ExitStack()
         with ExitStack() as opening:
             lock = hold_directory(self.fs, f"{directory}/{LOCK}", owner)
             opening.callback(lock.release)
             self._reserve = Reserve(self.fs, directory)
-            self.cluster = self._make_cluster(directory, events)
+            # The log of the cluster needs a few bytes, and deletions that are finished free some.
             with self._reserve.if_full():
-                self.cluster.start()
-            opening.callback(self.cluster.close)
-            definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
-            import_definitions(self.fs, directory, definitions)
-            self.topics = Topics(
-                self.fs,
-                directory,
-                settings=settings.topics,
-                clock=self.clock,
-                events=events,
-                owner=owner,
-                queue=self.queue,
-                definitions=definitions,
-            )
-            opening.callback(self.topics.close)
-            self.blobs = BlobStores(
-                self.fs,
-                directory,
-                definitions,
-                settings=settings.blobs,
-                clock=self.clock,
-                events=events,
-                queue=self.queue,
-            )
-            opening.callback(self.blobs.close)
-            warn_if_shared(self.fs, directory)
+                self._open(opening, directory, events, owner)
             self._reserve.keep()
             self.topics.reserve = self.blobs.reserve = self._reserve
+            for withdrawals in (self.topics.withdrawals, self.blobs.withdrawals):
+                withdrawals.reserve = self._reserve
+            # Before the thread that follows the catalog: a request of it that waits for a quorum
+            # without a limit would keep the node from closing.
+            self.cluster.opened()
+            if not self.cluster.node.reads_only:
+                self.watch.start()
+                opening.callback(self.watch.close)
             self._stack = opening.pop_all()
+
+    def _open(self, opening: ExitStack, directory: str, events: EventSink, owner: str) -> None:
+        """Open all parts; `opening` closes those that are open."""
+        self.cluster = self._make_cluster(directory, events)
+        self.cluster.start()
+        opening.callback(self.cluster.close)
+        definitions = CatalogDefinitions(self.cluster, self.fs, directory, events)
+        opening.callback(definitions.close)
+        import_definitions(self.fs, directory, definitions)
+        self.topics = Topics(
+            self.fs,
+            directory,
+            settings=self.settings.topics,
+            clock=self.clock,
+            events=events,
+            owner=owner,
+            queue=self.queue,
+            definitions=definitions,
+        )
+        opening.callback(self.topics.close)
+        self.blobs = BlobStores(
+            self.fs,
+            directory,
+            definitions,
+            settings=self.settings.blobs,
+            clock=self.clock,
+            events=events,
+            queue=self.queue,
+        )
+        opening.callback(self.blobs.close)
+        self.watch = CatalogWatch(definitions, self.topics, self.blobs)
+        warn_if_shared(self.fs, directory)
 
     def _make_cluster(self, directory: str, events: EventSink) -> Cluster:
         return Cluster(

@@ -35,6 +35,7 @@ from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
 from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
+from lithify.node.catalog.catalog_watch import has_no_clients
 from lithify.node.close_idle_topics import release_idle
 from lithify.node.compaction_loop import compacting
 from lithify.node.node_registry import NodeAddresses
@@ -43,11 +44,19 @@ from lithify.node.open_topics import open_rest
 from lithify.node.security import make_access, make_peers, make_tls
 from lithify.node.warm_up_kernels import warm_up
 from lithify.pulsar.broker import Broker
+from lithify.pulsar.disconnect_topics import disconnect_all
 from lithify.pulsar.listener import BACKLOG, listen
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+    )
 
     from lithify.blobs.stores import BlobStores
     from lithify.node.served_node import ServedNode
@@ -150,8 +159,10 @@ async def serve(
             known = replace(known, http=f"{scheme}://{authority(host, http_port)}")
         await stack.enter_async_context(_maintained(node, broker, descriptors))
         # All objects so far are permanent: without this, a full collection, which stops the loop,
-        # takes a hundred milliseconds instead of a few.
-        gc.collect()
+        # takes a hundred milliseconds instead of a few. A process whose collector is off has just
+        # started, and has no garbage that is worth such a collection.
+        if gc.isenabled():
+            gc.collect()
         gc.freeze()
         await asyncio.to_thread(node.cluster.announce, known)
         ready(Addresses(url, http, node.cluster.address or None))
@@ -269,6 +280,7 @@ async def _maintained(node: ServedNode, broker: Broker, descriptors: int) -> Asy
     """Run everything that is not for a client."""
     settings = node.settings
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_disconnecting(node, broker))
         await stack.enter_async_context(_background(lambda ended: _maintain(node, broker, ended)))
         topics_max = settings.open_topics_max or open_topics_max(descriptors)
         node.topics.open_max = topics_max
@@ -284,6 +296,22 @@ async def _maintained(node: ServedNode, broker: Broker, descriptors: int) -> Asy
         await stack.enter_async_context(_background(lambda ended: replicate(node.blobs, ended)))
         await stack.enter_async_context(compacting(node))
         yield
+
+
+@asynccontextmanager
+async def _disconnecting(node: ServedNode, broker: Broker) -> AsyncIterator[None]:
+    """Disconnect the clients of topics that the catalog has deleted."""
+    loop = asyncio.get_running_loop()
+
+    def disconnect(topics: Collection[Topic]) -> None:
+        asyncio.run_coroutine_threadsafe(disconnect_all(broker, topics), loop).result()
+
+    node.watch.connect(disconnect)
+    try:
+        yield
+    finally:
+        # In a thread: a call in progress needs this loop.
+        await asyncio.to_thread(node.watch.connect, has_no_clients)
 
 
 async def _maintain(node: ServedNode, broker: Broker, ended: asyncio.Event) -> None:

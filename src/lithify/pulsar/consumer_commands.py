@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lithify.errors import InvalidInput, LithifyError
+from lithify.ownership import NotOwner
 from lithify.positions import unpack
 from lithify.pulsar.fast_path import frames
 from lithify.pulsar.schema_commands import consumer_schema
@@ -145,6 +146,9 @@ class Consuming:
             with self._session.using(topic):
                 joined, was_active = yield from self._join(topic, command, name)
         except LithifyError as error:
+            if isinstance(error, NotOwner):
+                # With the error alone, the C++ client does not look up the topic again.
+                self._session.send(replies.close_consumer(request.consumer_id))
             self._fail(request.request_id, error)
             return
         self.joined[request.consumer_id] = joined

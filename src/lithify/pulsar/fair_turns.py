@@ -14,8 +14,8 @@ So an iteration of the loop spends `ROUND_S` and one turn on all connections, in
 number. A source waits for one turn of each other source, independent of the number of its
 connections. The source of a session is the name in its token, otherwise its address.
 
-The measured time may span several iterations. That ends a round early, and costs one more iteration
-per `ROUND_S` of work.
+A round also begins after turns that took `ROUND_S` if none waits, so a source that is alone never
+waits. The measured time may span several iterations, which ends a round early.
 
 Owned by the broker. Not thread-safe: used in the event loop.
 """
@@ -58,6 +58,7 @@ class Rounds:
             turn()
         finally:
             self._spent_s += self._time_s() - begun_s
+            self._schedule()
 
     def enqueue(self, source: str, turn: Callable[[], None]) -> None:
         """Queue a turn for a later round."""
@@ -65,7 +66,8 @@ class Rounds:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._waiting and not self._scheduled:
+        # Without a waiting turn, the round only lets the next turn run at once.
+        if (self._waiting or self._spent_s >= ROUND_S) and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._round)
 

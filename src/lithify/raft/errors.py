@@ -8,6 +8,7 @@ LithifyError
 ├── FilesLost       files that the manifest names and that are gone (a `MissingFile`)
 ├── GroupAbsent     a group that has no member on this node
 ├── ClientTooSlow   a client that does not read its messages
+├── MemberAbsent    a node that is to be removed is no member
 ├── MemberNotReached  a node that is to be added is not at its address
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
 ├── MemberReadsOnly  a request that other members must agree to, without an address for them
@@ -23,8 +24,13 @@ LithifyError
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lithify.errors import Corrupt, LithifyError, MissingFile
 from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 __all__ = [
     "AddressesNotRecorded",
@@ -39,6 +45,7 @@ __all__ = [
     "GroupAbsent",
     "LearnerSilent",
     "LearnersNotPromoted",
+    "MemberAbsent",
     "MemberAddressDiffers",
     "MemberNotReached",
     "MemberReadsOnly",
@@ -137,6 +144,18 @@ class ClientTooSlow(LithifyError):
         self.peer = peer
         self.limit_bytes = limit_bytes
         super().__init__(f"client {peer} has {limit_bytes} bytes to take and does not")
+
+
+class MemberAbsent(LithifyError):
+    """A node that is to be removed is no member. Nothing has changed."""
+
+    exit_code = NOT_FOUND
+
+    def __init__(self, node: str, members: Collection[str]) -> None:
+        self.node = node
+        super().__init__(
+            f"node {node} is not a member of the cluster: {', '.join(sorted(members))}"
+        )
 
 
 class MemberNotReached(LithifyError):

@@ -109,6 +109,8 @@ class Topic:
     ) -> None:
         """Use `Topic.open`."""
         self.name = name
+        self.object_id = 0
+        """In the catalog; 0 without one."""
         self.log = log
         self.cursors = cursors
         self.compaction = compaction

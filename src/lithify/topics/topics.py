@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import heapq
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.compaction.limits.latencies import Latencies
@@ -36,7 +36,6 @@ from lithify.errors import (
     MissingLog,
     OpenFailed,
     WriteFailed,
-    is_outcome_unknown,
 )
 from lithify.exit_codes import NOT_FOUND
 from lithify.fs import hold_directory, why_not_writable
@@ -45,13 +44,11 @@ from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
 from lithify.name_locks import Claims
-from lithify.settings import LogSettings
 from lithify.topics.compaction.compaction_service import service_factory
 from lithify.topics.compaction.scheduling import TopicCompactions
-from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.definitions.definitions_file import DEFINITIONS, DefinitionsFile
-from lithify.topics.definitions.policies import Policies, deduplication, is_terminated, policies_of
+from lithify.topics.definitions.policies import deduplication, is_terminated, policies_of
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.directories.inventory import INVENTORY, Inventory
@@ -60,6 +57,8 @@ from lithify.topics.directories.topic_directories import MissingTopic, TopicDire
 from lithify.topics.directories.unclaimed import UnclaimedTopic, adopting
 from lithify.topics.schemas.schemas import Schemas
 from lithify.topics.topic import Topic
+from lithify.topics.topic_settings import TopicSettings
+from lithify.topics.withdrawals import TopicWithdrawals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.fs.full_disk_reserve import NoReserve
+    from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
     from lithify.topics.definitions.definition_store import DefinitionStore
     from lithify.topics.definitions.definitions import Definitions
 
@@ -92,20 +92,6 @@ class TopicNotFound(InvalidInput):
     """The topic does not exist, and the caller does not create it by use."""
 
     exit_code = NOT_FOUND
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """Defaults for the topics of a node; namespaces and topics override them."""
-
-    log: LogSettings = field(default_factory=LogSettings)
-    policies: Policies = field(default_factory=Policies)
-    auto_create: bool = True
-    deduplication: bool = False
-    """Drop messages that a producer sends again; a topic or namespace setting takes precedence."""
-    compaction: TopicCompactionSettings = field(default_factory=TopicCompactionSettings)
-    compaction_service: str = ""
-    """The compaction service, as "module:factory"; see `compaction/compaction_service.py`."""
 
 
 class Topics:
@@ -158,6 +144,10 @@ class Topics:
             root = f"{directory}/topics"
             self._directories = TopicDirectories(fs, root, definitions, inventory)
             self._missing = MissingLogs(self._directories, definitions)
+            self.withdrawals = TopicWithdrawals(
+                self._open, self._schemas, self._claims, self._directories, definitions, self.damage
+            )
+            """Takes topics out of use that are not of this node."""
             self._unlock = stack.pop_all().close
 
     # --- definitions ------------------------------------------------------------------------
@@ -232,9 +222,7 @@ class Topics:
                 # A crash in between leaves a defined topic without files, which opens empty.
                 # If files cannot be removed, keep the definition: without it they are unclaimed.
                 remove_tree(self._fs, self._path(name))
-                topic = self.definitions.current.topics[str(name)]
-                self.definitions.change(lambda d: d.without_topic(name))
-                self.definitions.confirm_removals([topic.id] if topic.id else ())
+                self._directories.undo_definition(name, self.now_ms())
             raise
 
     def exists(self, name: str | TopicName) -> bool:
@@ -279,7 +267,7 @@ class Topics:
         with self._claims.of({name, *parts}), self.reserve.if_full():
             if self._lost(name) != lost:
                 raise TopicNotFound(f"topic {name} was changed by another request")
-            deletion = self._directories.mark_deleted(name, parts, self.now_ms())
+            deletion = self._directories.mark_deleted(name, lost, self.now_ms())
             self._directories.remove(name, deletion)
         for part in parts:
             self.damage.forget(f"topic {part}")
@@ -306,7 +294,7 @@ class Topics:
         self.definitions.check_owner(name)
         parts = definition.logs_of(name)
         with ExitStack() as stack:
-            stack.enter_context(self._claims.of(parts, wait=wait))
+            stack.enter_context(self._claims.of({name, *parts}, wait=wait))
             if not self.exists(name):
                 raise TopicNotFound(f"topic {name} does not exist")
             for part in parts:
@@ -319,18 +307,13 @@ class Topics:
         def finish() -> None:
             with claims, self.reserve.if_full():
                 try:
-                    deletion = self._directories.mark_deleted(name, parts, self.now_ms())
-                    self.definitions.change(lambda d: d.without_topic(name))
+                    deletion = self._directories.delete_definition(name, definition, self.now_ms())
                 except BaseException as error:
                     with ExitStack() as closing:
                         for topic in opened.values():
                             closing.callback(topic.close)
-                        # If the definition may be gone, or the mark stays, the topic stays out of
-                        # use: the next open, or the next attempt, deletes it, so it must not
-                        # acknowledge anything.
-                        if is_outcome_unknown(error):
+                        if not self._directories.keep_after(error, name, definition):
                             raise
-                        self._directories.unmark(name)
                         closing.pop_all()
                     self._open.update(opened)
                     raise
@@ -391,10 +374,13 @@ class Topics:
             # Its owner, another node, has deleted it since it was found.
             raise TopicNotFound(f"topic {name} does not exist")
         whole = self._whole(name)
+        self._directories.clear_removed(name)
         if self._directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         is_new = not self._missing.check(name)
-        self._directories.check_object(name)
+        identity = self._directories.check_object(name)
+        if not self.exists(name):
+            raise TopicNotFound(f"topic {name} was deleted while it was opened")
         self._check_room()
         with self.damage.opening(f"topic {name}"):
             topic = Topic.open(
@@ -411,6 +397,7 @@ class Topics:
                 new_service=self._new_service,
                 latencies=self._latencies,
             )
+        topic.object_id = identity.id if identity is not None else 0
         topic.compaction.reserve = self.reserve
         node = self.settings.policies
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
@@ -423,6 +410,11 @@ class Topics:
             raise
         # Last: from here on other threads use it.
         self._open[name] = topic
+        if not self.withdrawals.is_own(topic):
+            # It was deleted meanwhile, and `withdraw` has not found it.
+            del self._open[name]
+            topic.close()
+            raise TopicNotFound(f"topic {name} was deleted while it was opened")
         return topic
 
     def compaction_settings(self, name: TopicName) -> TopicCompactionSettings:
@@ -453,10 +445,13 @@ class Topics:
         if schemas is None:
             name = self._whole(name)
             self.definitions.check_owner(name)
-            self._missing.check(name)
-            new = Schemas(self._fs, self._path(name), clock=self._clock)
-            # Another thread may have been faster.
-            schemas = self._schemas.setdefault(name, new)
+            with self._claims.of([name]), _typed_errors(name):
+                self._directories.clear_removed(name)
+                self._missing.check(name)
+                self._directories.check_object(name)
+                new = Schemas(self._fs, self._path(name), clock=self._clock)
+                # Another thread may have been faster.
+                schemas = self._schemas.setdefault(name, new)
         return schemas
 
     def opened_schemas(self, name: TopicName) -> Schemas | None:

@@ -165,7 +165,9 @@ def test_a_store_whose_directory_names_no_object_is_not_served_until_it_is_adopt
         node.stores.get("photos")
     assert read_object(fs, PHOTOS) is None
     assert [each.problem for each in node.stores.unclaimed()] == [""]
+    assert len(node.stores.damage_found()) == 1
     node.stores.adopt("photos")
+    assert node.stores.damage_found() == ()
     assert read_object(fs, PHOTOS) == wanted
     assert content(node) == b"%d" % MIB
     assert node.stores.unclaimed() == []

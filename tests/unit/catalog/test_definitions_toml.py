@@ -182,6 +182,13 @@ def test_absent_false_is_as_if_it_was_not_there() -> None:
         ("tenants = 1", "tenants: unknown; the sections are zones, tenants"),
         ("[castles.a]", "line 1, castles: unknown; the sections are zones"),
         ("[zones.a]\n[zones.b\n", "line 2, the text: is no TOML"),
+        (f"[zones.a]\npartitions = {'9' * 5000}", "the text: has a bad value"),
+        (f"[zones.a]\npartitions = 0x{'f' * 5000}", "the text: has an integer of 20000 bits"),
+        ("[tenants.a]\nsettings = { a = [-9_223_372_036_854_775_809] }", "integer of 64 bits"),
+        (f"[zones.a]\n{'a.' * 32}a = 1", "line 2, the text: has a key of more than 32 parts"),
+        (f"[{'a . ' * 100_000}a]", "has a key of more than 32 parts"),
+        ("x = {" + r'"\"".' * 100_000 + "a = 1}", "has a key of more than 32 parts"),
+        ("x = {" + "'\"'.\"'\"." * 100_000 + "a = 1}", "has a key of more than 32 parts"),
         ("a = " + "[" * 100_000, "the text: is"),
         ("[stores.s]", "stores.s: store s: a new one needs namespace"),
         ("[tables.t]\nkey = []", "table t: a new one needs columns"),
@@ -241,7 +248,7 @@ def test_a_text_with_an_error_changes_nothing() -> None:
 
 
 def test_the_caller_checks_settings_that_it_knows() -> None:
-    def check(command: CatalogCommand) -> None:
+    def check(command: CatalogCommand, _catalog: Catalog) -> None:
         if isinstance(command, CreateBlobStore) and "speed" in command.settings:
             raise InvalidSetting("speed", 9, "lower")
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.clock import ManualClock
-from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs import MemoryFileSystem, read_file, replace_file, sync_replaced, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -427,3 +427,13 @@ def test_write_atomic_leaves_the_old_file_or_the_new(
         fs.sync_dir("/")
     survived = read_file(fs.crash_clone(random.Random(seed)), "file")
     assert survived in ({versions[-1], b"the next version"} if lost_sync else {b"the next version"})
+
+
+def test_a_replaced_file_is_new_for_readers_and_durable_when_it_was_synced() -> None:
+    fs = MemoryFileSystem()
+    write_atomic(fs, "file", b"one")
+    replace_file(fs, "file", b"two")
+    assert read_file(fs, "file") == b"two"
+    sync_replaced(fs, "file")
+    for seed in range(20):
+        assert read_file(fs.crash_clone(random.Random(seed)), "file") == b"two"

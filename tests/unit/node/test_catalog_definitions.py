@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,13 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lithify.catalog.commands.topics import CreateTopic
+from lithify.catalog.commands.blob_stores import CreateBlobStore
+from lithify.catalog.commands.topics import CreateTopic, DropTopic
 from lithify.catalog.objects import ObjectKind
 from lithify.clock import ManualClock
 from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
-from lithify.fs import MemoryFileSystem, read_file, write_atomic
+from lithify.fs import MemoryFileSystem, read_file, sync_replaced, write_atomic
+from lithify.metastore.errors import MetastoreUnavailable
+from lithify.node import catalog_definitions
 from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.node_registry import NodeAddresses
+from lithify.ownership import NotOwner
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.testing.memory_metastore import Happens
@@ -28,6 +35,7 @@ from lithify.topics.definitions.definitions import (
     NamespaceDefinition,
     NotDefined,
     NotEmpty,
+    RemovedObject,
     TopicDefinition,
 )
 from lithify.topics.definitions.definitions_file import (
@@ -96,6 +104,58 @@ def test_a_change_is_seen_by_all_nodes(cluster: MemoryCluster) -> None:
     assert two.current.topics_of(SHOP) == [TopicName(SHOP, "orders")]
     assert one.current == two.current
     assert one.current.store_places["photos"].owner == "n1"
+
+
+def test_a_version_is_followed_once_if_the_metastore_does_not_answer_at_first(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = cluster.member()
+    get, ask = member.metastore.get, member.ask
+    refusals = [MetastoreUnavailable("no quorum"), MetastoreUnavailable("no quorum")]
+
+    async def get_later(*given: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await get(*given, **options)
+
+    def ask_again(function: Any) -> Any:
+        while True:
+            with suppress(MetastoreUnavailable):
+                return ask(function)
+
+    monkeypatch.setattr(member.metastore, "get", get_later)
+    monkeypatch.setattr(member, "ask", ask_again)
+    definitions = opened(member)
+    removed: list[RemovedObject] = []
+    definitions.on_removed = removed.append
+    definitions.change(lambda d: d.with_new_topic(topic("orders"), TopicDefinition(0, 7)))
+    definitions.execute([DropTopic("public/default", "orders")])
+    assert [each.identity.name for each in removed] == [str(topic("orders"))]
+
+
+def test_a_new_store_is_placed_among_the_nodes_that_serve_http(cluster: MemoryCluster) -> None:
+    member = cluster.member("n1")
+    definitions = opened(member)
+    assert definitions.place_store() == "n1"
+    serves = {name: NodeAddresses(http=f"http://{name}:1", is_alive=True) for name in "ab"}
+    member.addresses = {
+        **serves,
+        "n1": NodeAddresses(is_alive=True),
+        "A-starts": NodeAddresses(is_alive=True),
+        "A-silent": NodeAddresses(http="http://silent:1"),
+    }
+    placed = []
+    for number in range(3):
+        placed.append(definitions.place_store())
+        definitions.execute(
+            [CreateBlobStore("public/default", f"s{number}", 8, 8, owner=placed[-1])]
+        )
+    assert placed == ["a", "b", "n1"]
+    definitions.check_store_place("new", "n1")
+    with pytest.raises(NotOwner, match="blob store new belongs to node a "):
+        definitions.check_store_place("new", "a")
+    with pytest.raises(InvalidInput, match="node n9 is not a member"):
+        definitions.check_store_place("new", "n9")
 
 
 def test_an_edit_is_one_version_and_none_if_it_changes_nothing(cluster: MemoryCluster) -> None:
@@ -270,6 +330,23 @@ def test_that_topics_have_had_logs_is_kept_per_node(cluster: MemoryCluster) -> N
     assert not opened(cluster.member("n1")).current.logs
 
 
+def test_the_entries_of_topics_are_what_is_found_by_name(cluster: MemoryCluster) -> None:
+    definitions = opened(cluster.member())
+    definitions.change(lambda d: d.with_tenant("acme", {}))
+    definitions.change(lambda d: d.with_namespace(SHOP, NamespaceDefinition()))
+    for name, partitions in (("a", 0), ("b", 3), ("acme/shop/a", 2)):
+        created = TopicDefinition(partitions, 7, {"retention_ms": 5})
+        definitions.change(partial(Definitions.with_topic, name=topic(name), topic=created))
+    topics = definitions.current.topics
+    by_name = {name: topics[name] for name in topics}
+    assert list(by_name) == list(topics.keys())
+    assert dict(topics.items()) == by_name
+    for name, found in topics.items():
+        assert (found.id, found.owners) == (by_name[name].id, by_name[name].owners)
+    assert len(topics.items()) == 3
+    assert (str(topic("b")), by_name[str(topic("b"))]) in topics.items()
+
+
 # --- the copy ---------------------------------------------------------------------------------
 
 
@@ -289,6 +366,69 @@ def test_the_copy_has_what_is_acknowledged_and_belongs_to_the_node(cluster: Memo
     copied = read_definitions(fs, f"data/{COPY}")
     assert copied is not None
     assert not copied.topics
+
+
+def test_the_copy_becomes_durable(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Event()
+
+    def sync(fs: MemoryFileSystem, path: str) -> None:
+        sync_replaced(fs, path)
+        synced.set()
+
+    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    for name in ("a", "b"):
+        one.change(partial(Definitions.with_topic, name=topic(name), topic=TopicDefinition()))
+        assert synced.wait(30)
+        synced.clear()
+        copied = read_definitions(fs.crash_clone(random.Random(1)), f"data/{COPY}")
+        assert copied == read_definitions(fs, f"data/{COPY}")
+
+
+def copied_settings(fs: MemoryFileSystem, name: str) -> object:
+    copied = read_definitions(fs, f"data/{COPY}")
+    assert copied is not None
+    return copied.topics[str(topic(name))].settings
+
+
+def test_changed_settings_are_in_the_copy_when_the_node_is_closed(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_definitions, "SYNC_S", 1e6)
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    for name in ("a", "b"):
+        one.change(partial(Definitions.with_topic, name=topic(name), topic=TopicDefinition()))
+    for retention_ms in (1, 2):
+        one.change(partial(with_settings, "a", "retention_ms", retention_ms))
+        assert copied_settings(fs, "a") == {"retention_ms": 1}, "the first, at once"
+    one.close()
+    assert copied_settings(fs, "a") == {"retention_ms": 2}
+    one.change(partial(with_settings, "a", "retention_ms", 3))
+    one.change(lambda d: d.without_topic(topic("b")))
+    assert copied_settings(fs, "a") == {"retention_ms": 3}, "with what is created or deleted"
+
+
+def test_changed_settings_get_into_the_copy_and_are_durable(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = threading.Event()
+
+    def sync(fs: MemoryFileSystem, path: str) -> None:
+        sync_replaced(fs, path)
+        synced.set()
+
+    fs = MemoryFileSystem()
+    one = opened(cluster.member("n1"), fs)
+    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    one.change(partial(Definitions.with_topic, name=topic("a"), topic=TopicDefinition()))
+    assert synced.wait(30)
+    for retention_ms in range(10):
+        synced.clear()
+        one.change(partial(with_settings, "a", "retention_ms", retention_ms))
+    assert synced.wait(30)
+    assert copied_settings(fs.crash_clone(random.Random(1)), "a") == {"retention_ms": 9}
 
 
 def test_a_copy_that_cannot_be_written_does_not_fail_the_change(cluster: MemoryCluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,20 +12,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.catalog.commands.tenants_and_namespaces import CreateTenant
+from lithify.catalog.manager.errors import CatalogFailed
+from lithify.catalog.update_log.format import TAG_BYTES, VERSION_KEY, encode_version, update_key
 from lithify.clock import SystemClock
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.errors import InvalidInput, LogClosed
+from lithify.errors import InvalidInput, LithifyError, LogClosed, RunRefused
 from lithify.fs import LocalFileSystem
+from lithify.metastore.transaction import Put, Transaction
 from lithify.node.cluster import Cluster
 from lithify.node.node_registry import NodeAddresses
 from lithify.node.settings import NodeSettings
+from lithify.raft.client.client import RaftClient
 from lithify.raft.errors import MemberReadsOnly
+from lithify.raft.node.process_requests import ProcessRequests
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from lithify.compaction.reports.report import Report
+    from lithify.compaction.run.control import RunControl
+    from lithify.compaction.tasks.jobs import Jobs
 
 
 def ignore(_: BaseException) -> None:
@@ -227,3 +236,117 @@ def test_a_directory_of_another_name_is_refused(tmp_path: Path) -> None:
     first.close()
     with pytest.raises(InvalidInput, match="belongs to node n1"):
         cluster_at(tmp_path, node="n2").start()
+
+
+def test_a_cluster_that_stops_ends_the_runs_of_the_process(tmp_path: Path) -> None:
+    cluster = cluster_at(tmp_path)
+    cluster.start()
+    history, began = cluster.history, threading.Event()
+    assert history is not None
+
+    def wait_for_ever(_: Jobs, control: RunControl) -> Report:
+        began.set()
+        control.wait(lambda: RunRefused("test", "it waits"))
+        raise AssertionError
+
+    request = cluster.queue.request(history, wait_for_ever)
+    assert began.wait(PROCESS_S_MAX)
+    cluster.close()
+    assert "cancelled" in cluster.queue.status(history, request).error
+    with pytest.raises(RunRefused, match="it is stopping"):
+        cluster.queue.request(history, wait_for_ever)
+
+
+def test_a_catalog_that_cannot_be_followed_stops_the_node(tmp_path: Path, stack: ExitStack) -> None:
+    failures: list[BaseException] = []
+    cluster = cluster_at(tmp_path, failures.append)
+    cluster.start()
+    stack.callback(cluster.close)
+    version = create(cluster, "acme") + 1
+    unreadable = Put(update_key(version), bytes(TAG_BYTES) + b"not an update")
+    puts = (unreadable, Put(VERSION_KEY, encode_version(version)))
+    cluster.ask(partial(cluster.metastore.transact, Transaction(then=puts)))
+    until(lambda: bool(failures))
+    assert isinstance(failures[0], CatalogFailed)
+    assert cluster.failure is failures[0]
+    with pytest.raises(CatalogFailed):
+        create(cluster, "more")
+    assert len(failures) == 1
+
+
+def test_requests_of_a_start_wait_for_a_quorum(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
+    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
+    monkeypatch.setattr("lithify.node.cluster.log", log)
+    monkeypatch.setattr(ProcessRequests.ask, "__defaults__", (0.5,))
+    defaults = RaftClient.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", 0.5)
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    n1 = nodes["n1"]
+    for name in ("n2", "n3"):
+        nodes[name].close()
+    versions: list[int] = []
+
+    def change() -> None:
+        command = CreateTenant("acme", if_not_exists=True)
+        versions.append(n1.ask(partial(n1.execute, [command])).version)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    until(lambda: "n2, n3" in said)
+    three.start(three.new("n2"))
+    thread.join(PROCESS_S_MAX)
+    assert versions == [n1.catalog.versions.latest.version]
+    assert n1.catalog.versions.latest.tenant("acme") is not None
+    n1.opened()
+    said.clear()
+    create(n1, "more")
+    assert said == []
+
+
+def test_a_node_that_has_left_does_not_end_at_the_next_change(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    n1, n3 = nodes["n1"], nodes["n3"]
+    n1.call(partial(n1.node.requests.remove_member, "n3")).result(PROCESS_S_MAX)
+    until(lambda: "metastore" not in n3.node.groups)
+    n3.opened()
+    # Others may still do it.
+    with suppress(LithifyError):
+        create(n3, "acme")
+    assert not n3.is_alone
+    assert n3.failure is None
+
+
+def test_a_node_that_was_not_added_waits_for_it(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
+    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
+    monkeypatch.setattr("lithify.node.cluster.log", log)
+    three = Three(tmp_path, stack)
+    nodes = {name: three.new(name) for name in three.ports}
+    three.start(*nodes.values())
+    version = create(nodes["n1"], "acme")
+    port = three.ports["n4"] = free_port()
+    fourth = three.new("n4")
+    thread = threading.Thread(target=fourth.start)
+    thread.start()
+    until(lambda: any(f"lithify cluster join n4 127.0.0.1:{port}" in each for each in said))
+    assert thread.is_alive()
+    n1 = nodes["n1"]
+    added = partial(n1.node.requests.add_member, "n4", f"127.0.0.1:{port}", voter=False)
+    n1.call(added).result(PROCESS_S_MAX)
+    thread.join(PROCESS_S_MAX)
+    assert not thread.is_alive()
+    assert fourth.catalog.versions.latest.version == version

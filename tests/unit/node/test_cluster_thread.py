@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from lithify.raft.kv import format as kv
 from lithify.raft.kv.machine import KvMachine, kv_machine
 from lithify.raft.node.node import RaftNode
 from lithify.raft.node.settings import RaftNodeSettings
-from tests.patience import PROCESS_S_MAX
+from tests.patience import PROCESS_S_MAX, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,32 @@ def test_a_node_that_cannot_open_raises_in_the_caller(tmp_path: Path) -> None:
     second.close()
     assert failures == [], "it is told once"
     assert "lithify-cluster" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_interrupted_start_does_not_wait_for_a_directory_that_is_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lithify.node.cluster_thread.OPEN_S", 0.05)
+    settings = RaftNodeSettings("n1", str(tmp_path / "raft"), None, tick_ms=20)
+    is_open = threading.Event()
+
+    def open_node() -> RaftNode:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        is_open.wait(PROCESS_S_MAX)
+        return RaftNode(settings, LocalFileSystem(), kv_machine)
+
+    cluster = ClusterThread(open_node, lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.start()
+    assert not is_open.is_set()
+    cluster.close()
+    with pytest.raises(LogClosed):
+        cluster.call(partial(asyncio.sleep, 0))
+    is_open.set()
+    wait_until(lambda: "lithify-cluster" not in {each.name for each in threading.enumerate()})
+    again = thread_of(tmp_path)
+    again.start()
+    again.close()
 
 
 def test_calls_in_progress_are_done_before_the_node_stops(tmp_path: Path) -> None:

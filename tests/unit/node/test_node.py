@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import lithify
 from lithify.errors import InvalidSetting, LogClosed, LogLocked
+from lithify.node.catalog.catalog_watch import CatalogWatch
+from lithify.node.cluster import Cluster
 from lithify.settings import Durability
 from tests.patience import PROCESS_S_MAX
 
@@ -53,6 +55,22 @@ def test_a_closed_node_is_closed_once_and_for_all(tmp_path: Path) -> None:
     node.close()
     with pytest.raises(LogClosed):
         topic.append(value=b"too late")
+
+
+def test_no_request_of_the_thread_that_follows_the_catalog_waits_without_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for kind, name in ((Cluster, "opened"), (CatalogWatch, "start")):
+        function = getattr(kind, name)
+
+        def called(of: Any, function: Any = function, name: str = name) -> None:
+            order.append(name)
+            function(of)
+
+        monkeypatch.setattr(kind, name, called)
+    with lithify.open(str(tmp_path / "data")):
+        assert order == ["opened", "start"]
 
 
 def test_settings_are_arguments_and_the_environment_is_ignored(

@@ -87,6 +87,17 @@ def test_a_short_command_runs_at_once() -> None:
     story(many)
 
 
+def test_a_connection_that_is_alone_never_waits() -> None:
+    async def alone() -> None:
+        loop = Loop()
+        for number in range(100):
+            assert loop.rounds.is_open
+            loop.rounds.run(partial(loop.turn, f"s{number}", 2 * ROUND_S))
+            await asyncio.sleep(0)
+
+    asyncio.run(alone())
+
+
 def test_a_turn_that_continues_waits_for_the_others() -> None:
     def many(loop: Loop) -> None:
         def long(left: int) -> None:

@@ -90,6 +90,8 @@ class CatalogFollower:
         self._time = time
         self._announce = announce
         self._sleep = sleep
+        self._waits_for = ""
+        """The reason that was logged last, until a version is applied."""
         self._after = 0
         """The revision of the metastore from which the log is watched."""
 
@@ -136,7 +138,9 @@ class CatalogFollower:
         """Wait if the metastore is not available; another error ends the follower."""
         if error.exit_code != UNREACHABLE:
             raise error
-        _log.warning("the catalog waits for the metastore", why=str(error))
+        if str(error) != self._waits_for:
+            _log.warning("the catalog waits for the metastore", why=str(error))
+        self._waits_for = str(error)
         await self._sleep(RETRY_S)
 
     async def _watch(self) -> None:
@@ -171,6 +175,7 @@ class CatalogFollower:
     def _applied(
         self, before: Catalog, after: Catalog, update: CatalogUpdate | None, *, replayed: bool
     ) -> None:
+        self._waits_for = ""
         self._announce(before, after, update, replayed=replayed)
         self.applied.advance(after.version)
 

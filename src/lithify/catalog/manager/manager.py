@@ -60,7 +60,10 @@ _log = get_logger("lithify.catalog")
 
 
 class CatalogManager:
-    """See the module. `timing` is asked for each change: nodes join and leave."""
+    """See the module. `timing` is asked for each change: nodes join and leave.
+
+    `failed` gets the error if this node cannot follow the catalog any longer, once.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class CatalogManager:
         clock: Clock,
         *,
         timing: Callable[[], ActivationTiming],
+        failed: Callable[[LithifyError], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_tag: Callable[[int], bytes] = token_bytes,
     ) -> None:
@@ -79,6 +83,7 @@ class CatalogManager:
         self._follower = CatalogFollower(self._log, self.versions, self._time, announce, sleep)
         self._executions = Executions(self._log, self.versions, self._follower.applied, timing)
         self._activation = ActivationWait(clock, sleep, timing)
+        self._failed = failed
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
@@ -163,7 +168,9 @@ class CatalogManager:
             await part()
         except Exception as error:  # noqa: BLE001  (raised by everything that waits)
             _log.exception("this node cannot follow the catalog")
-            self._fail(CatalogFailed(str(error) or repr(error)))
+            failure = CatalogFailed(str(error) or repr(error))
+            self._fail(failure)
+            self._failed(failure)
 
     def _fail(self, error: LithifyError) -> None:
         self._follower.applied.fail(error)

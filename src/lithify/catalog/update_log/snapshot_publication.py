@@ -24,7 +24,7 @@ All steps are in batches: small commands, and other tasks of the event loop have
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.catalog.loop_share import LoopShare
@@ -39,6 +39,7 @@ from lithify.catalog.update_log.format import (
     SnapshotPointer,
     chunk_key,
     chunks_of,
+    update_key,
     updates_up_to,
 )
 from lithify.catalog.update_log.replay import (
@@ -74,8 +75,8 @@ TRIES_MAX = 8
 DEMANDS_MAX = 2
 CHUNKS_MAX = OPERATIONS_MAX - 2 - DEMANDS_MAX
 """The switch compares each of them, the pointer and the demands, and puts the pointer."""
-DELETE_KEYS_MAX = 64
-"""All members apply such a batch in about 1 ms."""
+DELETE_KEYS_MAX = 32
+"""All members apply such a batch in less than 1 ms."""
 
 
 class SnapshotFold(Protocol):
@@ -129,7 +130,7 @@ class SnapshotPublication:
                 limit = f"from 1 to {head.newest}"
                 raise InvalidInput(f"snapshot of version {self._version}: it must be {limit}")
             if head.snapshot >= self._version:
-                await self._delete_replaced(head.snapshot)
+                await self._delete_replaced(head.snapshot, head.snapshot)
                 return False
             try:
                 if not replayed:
@@ -144,7 +145,7 @@ class SnapshotPublication:
                 # The pointer tells whether the switch happened.
                 if (await read_head(self._metastore)).pointer != pointer:
                     continue
-            await self._delete_replaced(self._version)
+            await self._delete_replaced(self._version, head.snapshot)
             return True
         raise SnapshotContention(self._version, TRIES_MAX)
 
@@ -202,8 +203,20 @@ class SnapshotPublication:
             raise SnapshotRefused(self._version)
         raise _Superseded
 
-    async def _delete_replaced(self, snapshot: int) -> None:
-        """The updates and the older chunks that a published snapshot has replaced."""
+    async def _delete_replaced(self, snapshot: int, before: int) -> None:
+        """The updates and the older chunks that a published snapshot has replaced.
+
+        `before` is the snapshot before it, which has replaced the updates up to that version.
+        """
+        # Each batch has its own range. A search from the first update would pass all that were
+        # deleted, as long as the metastore has their history: in every batch, on every node.
+        for first in range(before + 1, snapshot + 1, DELETE_KEYS_MAX):
+            end = min(first + DELETE_KEYS_MAX, snapshot + 1)
+            batch = DeleteRange(update_key(first), update_key(end), DELETE_KEYS_MAX)
+            with suppress(MayHaveHappened, OutcomeUnknown):
+                await self._metastore.transact(Transaction(then=(batch,)))
+            await asyncio.sleep(0)
+        # What is left: an earlier try was interrupted, or a batch was not done.
         await self._delete(*updates_up_to(snapshot))
         await self._delete(chunks_of(0)[0], chunks_of(snapshot)[0])
 

@@ -60,8 +60,8 @@ def serve(
     segment_bytes: Annotated[int, typer.Option(help="Size of a segment.")] = 64_000_000,
 ) -> None:
     """Run a node until SIGTERM or SIGINT. Prints its address to stdout, log lines to stderr."""
+    from lithify.node.log_lines.stderr_log import configure_log_lines
     from lithify.node.security import is_loopback
-    from lithify.node.stderr_log import configure_log_lines
     from lithify.raft.group.settings import GroupSettings
     from lithify.raft.node.settings import RaftNodeSettings
     from lithify.raft.storage.segment_file import SegmentLimits

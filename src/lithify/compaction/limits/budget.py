@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RATE_BYTES_PER_S_MIN", "Allowance", "Budget"]
 
+START_S = 0.001
+"""What a task may transfer at once when it starts, in seconds of its rate. That is less than the
+start of a task takes, but spares small tasks a sleep, which takes longer than what they transfer.
+"""
+
 FOLLOW_S = 0.2
 """Interval at which a changing rate is read: well within the window of the pacer."""
 
@@ -87,9 +92,9 @@ class Budget:
 class Allowance:
     """Enforces the budget of one run or task: its threads call here before they read or write.
 
-    `reads` and `writes` are its buckets; `set_rate` on them works during the run. They start empty:
-    a run has thousands of tasks, and a burst for each would defeat the limit. If the rate of the
-    budget can change (`pace_by_latency.py`), it is read a few times a second.
+    `reads` and `writes` are its buckets; `set_rate` on them works during the run. They start almost
+    empty: a run has thousands of tasks, and a burst for each would defeat the limit. If the rate of
+    the budget can change (`pace_by_latency.py`), it is read a few times a second.
     `stop` is called wherever `check` is and may raise.
     """
 
@@ -97,8 +102,8 @@ class Allowance:
         self, budget: Budget, clock: Clock, stop: Callable[[], None] = lambda: None
     ) -> None:
         self.budget = budget
-        self.reads = TokenBucket(budget.read_bytes_per_s, clock, saved_bytes=0)
-        self.writes = TokenBucket(budget.write_bytes_per_s, clock, saved_bytes=0)
+        self.reads = _bucket(budget.read_bytes_per_s, clock)
+        self.writes = _bucket(budget.write_bytes_per_s, clock)
         self._stop = stop
         self._clock = clock
         self._follow_s = clock.monotonic_s() if budget.changes else inf
@@ -154,3 +159,7 @@ class Allowance:
         with self._lock:
             self._bytes_written += size_bytes
             self._waited_s += waited_s
+
+
+def _bucket(bytes_per_s: int | None, clock: Clock) -> TokenBucket:
+    return TokenBucket(bytes_per_s, clock, saved_bytes=int((bytes_per_s or 0) * START_S))

@@ -136,7 +136,9 @@ def find_gate_directory(fs: FileSystem, environ: Mapping[str, str]) -> str:
 def _make_private(fs: FileSystem, directory: str) -> bool:
     """Create a directory for this user only; False if it exists and is not private."""
     try:
-        fs.mkdir(directory)
+        # A new directory is made durable, which takes long beside other writes.
+        if not fs.exists(directory):
+            fs.mkdir(directory)
         return _is_private(fs, directory)
     except OSError:
         return False

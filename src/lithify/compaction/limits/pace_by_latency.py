@@ -13,8 +13,9 @@ directory, so a file there has the rate, and they read it a few times a second:
 
     rate (8 bytes, little-endian)   its CRC-32C (4)      PACE.tmp
 
-It is overwritten in place and never made durable. A task that finds it missing or torn keeps its
-rate; the next open removes a file left by a crash. Where all tasks are threads of one process, a
+A run starts at the maximum, which its tasks know: the file is created when the rate falls. It is
+overwritten in place and never made durable. A task that finds it missing or torn keeps its rate;
+the next open removes a file left by a crash. Where all tasks are threads of one process, a
 value in memory is enough (`HeldRate`).
 
 `next_rate` and `limit_ms` are pure. A log has a `Pacing`. It creates a `Pacer` for each run, used
@@ -191,11 +192,11 @@ class PacedBudget(Budget):
         return self.rate.read()
 
 
-def with_pace(budget: Budget, rate: Rate) -> PacedBudget:
-    """The budget with rates that follow `rate`."""
+def with_pace(budget: Budget, rate: Rate, bytes_per_s_max: int) -> PacedBudget:
+    """The budget with rates that follow `rate`, from the maximum on."""
     return PacedBudget(
-        read_bytes_per_s=budget.read_bytes_per_s,
-        write_bytes_per_s=budget.write_bytes_per_s,
+        read_bytes_per_s=min(budget.read_bytes_per_s or bytes_per_s_max, bytes_per_s_max),
+        write_bytes_per_s=min(budget.write_bytes_per_s or bytes_per_s_max, bytes_per_s_max),
         memory_bytes=budget.memory_bytes,
         scratch_bytes=budget.scratch_bytes,
         delete_bytes_per_s=budget.delete_bytes_per_s,
@@ -223,7 +224,6 @@ class Pacer:
         self._counts = latencies.counts()
         self._next_s = clock.monotonic_s() + WINDOW_S
         self.bytes_per_s = settings.bytes_per_s_max
-        rate.write(self.bytes_per_s)
 
     def adjust_rate(self) -> None:
         """Adjust the rate once per window; call this often."""
@@ -259,17 +259,13 @@ class Pacing:
         if self._pacer is not None:
             self._pacer.adjust_rate()
 
-    def budget(self, budget: Budget) -> PacedBudget:
-        """The budget of a run, limited by its own rates and the current pace."""
-        return with_pace(budget, self.rate)
-
     @contextmanager
-    def run(self, settings: PaceSettings) -> Iterator[None]:
-        """Adjust the rate until the block ends."""
+    def run(self, settings: PaceSettings, budget: Budget) -> Iterator[PacedBudget]:
+        """Adjust the rate until the block ends; yields the budget, limited by it."""
         pacer = Pacer(settings, self.latencies, self.rate, self._clock, self._before)
         self._pacer = pacer
         try:
-            yield
+            yield with_pace(budget, self.rate, settings.bytes_per_s_max)
         finally:
             self._pacer = None
             pacer.close()

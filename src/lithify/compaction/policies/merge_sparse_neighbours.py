@@ -14,11 +14,14 @@ from lithify.errors import InvalidSetting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["plan_neighbours"]
+__all__ = ["DENSITY_MIN", "plan_neighbours"]
+
+DENSITY_MIN = 0.5
+"""A segment is sparse below this share of live entries or bytes."""
 
 
 def plan_neighbours(
-    segments: Sequence[SegmentStats], limits: Limits, *, density_min: float = 0.5
+    segments: Sequence[SegmentStats], limits: Limits, *, density_min: float = DENSITY_MIN
 ) -> Plan:
     """Merge adjacent segments whose live entries fit into one target, at most `sources_max` each.
 

@@ -316,8 +316,8 @@ class Compactor:
             adjust_rate()
             check()
 
-        with typed_errors(self._log.directory), self._pacing.run(pace):
-            yield Allowance(self._pacing.budget(budget), self._clock, adjust_and_check)
+        with typed_errors(self._log.directory), self._pacing.run(pace, budget) as paced:
+            yield Allowance(paced, self._clock, adjust_and_check)
 
     def _run(
         self, arguments: _RunArguments, steps: RunPhases, trigger: str, allowance: Allowance

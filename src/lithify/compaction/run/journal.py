@@ -176,6 +176,8 @@ class Journal(NoJournal):
         self._fs = fs
         self._directory = directory
         self._path = f"{directory}/{JOURNAL}"
+        self._durable: int | None = None
+        """Size of the file after the last line, if that was appended by this object."""
 
     def read(self) -> RunRecord | None:
         """The unfinished run, or None. Damage raises `DamagedFile`."""
@@ -200,7 +202,7 @@ class Journal(NoJournal):
 
     def create(self, record: RunRecord) -> None:
         """Start a journal; a crash leaves none or a complete one."""
-        append_line(self._fs, self._path, encode_line(record.to_json()))
+        self._append(record.to_json())
 
     def copied(self, group: int, target: SegmentRef) -> None:
         """Record that a group's target is durable."""
@@ -212,9 +214,14 @@ class Journal(NoJournal):
 
     def remove(self) -> None:
         """Remove the journal at the end of the run."""
+        self._durable = None
         if self._fs.exists(self._path):
             self._fs.remove(self._path)
             self._fs.sync_dir(self._directory)
 
     def _add(self, step: dict[str, object]) -> None:
-        append_line(self._fs, self._path, encode_line(json.dumps(step, separators=(",", ":"))))
+        self._append(json.dumps(step, separators=(",", ":")))
+
+    def _append(self, text: str) -> None:
+        durable, self._durable = self._durable, None
+        self._durable = append_line(self._fs, self._path, encode_line(text), durable)

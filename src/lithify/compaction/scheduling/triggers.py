@@ -9,8 +9,8 @@
 | periodic | `period_ms` has passed since the last run began |
 
 A store reports the facts as an `Observation`: `topics/compaction/triggers.py`,
-`blobs/compaction/scheduling.py`, `raft/compaction/triggers.py`. `due_times` judges them, and
-`run_order.py` decides which log is first. Requests of admins are counted there.
+`blobs/compaction/scheduling.py`, `raft/compaction/group_compaction.py`. `due_times` judges them,
+and `run_order.py` decides which log is first. Requests of admins are counted there.
 
 Pure.
 """

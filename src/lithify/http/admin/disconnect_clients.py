@@ -12,47 +12,21 @@ from typing import TYPE_CHECKING
 
 from lithify.http.paths import parts_of
 from lithify.name_locks import Claimed
-from lithify.pulsar.broker import DISCONNECTS_PER_STEP
+from lithify.pulsar.disconnect_topics import disconnecting_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.pulsar.broker import Broker
     from lithify.topics.definitions.topic_names import TopicName
-    from lithify.topics.disk_steps import Steps
     from lithify.topics.topic import Topic
 
-__all__ = [
-    "delete_topic",
-    "disconnecting_all",
-    "disconnecting_producers",
-    "unload",
-]
+__all__ = ["delete_topic", "unload"]
 
 UNLOADED_TOGETHER = 200
 """Partitions that are unregistered per turn of the loop, less than 1 ms."""
 WAIT_S = 1.0
 """Limit of one wait in a thread: the event that it waits for may need a thread of the same pool."""
-
-
-def disconnecting_all(broker: Broker, topic: Topic) -> Steps[None]:
-    """Disconnect the consumers and producers of a topic, in steps."""
-    for number, subscription in enumerate(list(topic.subscriptions.values()), 1):
-        yield from broker.disconnecting(subscription)
-        if not number % DISCONNECTS_PER_STEP:
-            yield None
-    yield from disconnecting_producers(broker, topic)
-
-
-def disconnecting_producers(broker: Broker, topic: Topic) -> Steps[None]:
-    """Disconnect the producers of a topic, in steps."""
-    producers = topic.producers
-    # Waiting producers first: otherwise one would become the exclusive producer on each removal.
-    for number, producer in enumerate([*producers.waiting, *producers.joined.values()], 1):
-        producers.remove(producer)
-        broker.disconnect_producer(producer)
-        if not number % DISCONNECTS_PER_STEP:
-            yield None
 
 
 async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
@@ -65,7 +39,8 @@ async def delete_topic(broker: Broker, name: TopicName, *, force: bool) -> None:
     def take() -> Callable[[], None]:
         return broker.topics.deleting(name, wait=False, in_use=force)
 
-    await _disconnect_and_close(broker, parts_of(broker, name), take)
+    names = list(dict.fromkeys([name, *parts_of(broker, name)]))
+    await _disconnect_and_close(broker, names, take)
 
 
 async def unload(broker: Broker, names: list[TopicName]) -> None:

@@ -81,10 +81,12 @@ async def create_namespace(name: NamespacePath, broker: BrokerDep) -> Response:
 async def delete_namespace(
     name: NamespacePath, broker: BrokerDep, *, force: bool = False
 ) -> Response:
-    """Remove a namespace; `force` deletes its topics with it."""
+    """Remove a namespace, which must have no blob stores; `force` deletes its topics with it."""
     definitions = broker.topics.definitions
     definitions.current.namespace(name)
     if force:
+        # Before anything is deleted: blob stores are not deleted with it.
+        definitions.current.check_no_stores(name)
         # Those of other nodes last: the request is redirected to each of them in turn.
         owns = definitions.current.owns
         for topic in sorted(definitions.current.topics_of(name), key=owns, reverse=True):

@@ -21,6 +21,7 @@ from lithify.http.error_statuses import RequestRefused
 from lithify.http.message_ids import from_id
 from lithify.http.paths import BrokerDep, TopicPath, parts_of, topic_at, topics_at
 from lithify.pulsar.broker import Broker
+from lithify.pulsar.disconnect_topics import disconnecting_producers
 from lithify.topics.definitions.definitions import Definitions
 from lithify.topics.definitions.policies import TERMINATED
 from lithify.topics.topic import Topic
@@ -68,7 +69,7 @@ async def _terminate(broker: Broker, topics: list[Topic]) -> list[dict[str, Any]
         topic.writer.terminated = True
     try:
         for topic in topics:
-            await broker.run(disconnect_clients.disconnecting_producers(broker, topic))
+            await broker.run(disconnecting_producers(broker, topic))
         await asyncio.to_thread(broker.topics.definitions.change, lambda d: _ended(d, topics))
     except BaseException:
         for topic in topics:

@@ -7,13 +7,15 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
+from lithify.catalog.commands.batch import CatalogCommand
+from lithify.catalog.manager.executions import Executed
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog_compaction.compaction import CatalogCompaction
 from lithify.compaction.scheduling.run_queue import RunQueue
@@ -78,6 +80,11 @@ class ClusterAccess(Protocol):
 
     def nodes(self) -> Mapping[str, KnownNode]:
         """The members by name; any thread."""
+
+    async def execute(
+        self, commands: Sequence[CatalogCommand], *, is_long: bool = False
+    ) -> Executed:
+        """Execute commands of the catalog in bounded time."""
 
     def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine function in the thread of the cluster; any thread."""

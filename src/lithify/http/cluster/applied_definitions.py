@@ -1,11 +1,12 @@
 """Checks the commands of a text of definitions that is applied over HTTP.
 
 The catalog checks what it knows: names, shapes, references. Settings belong to the packages that
-use them, and so do directories:
+use them:
 
 - settings of topics and namespaces are policies, compaction settings and `deduplication`
-- topics and blob stores are deleted, and stores are created, by their own commands, at the owner:
-  clients must be disconnected and files created or deleted in the same step
+- settings and shapes of blob stores are what `blobs/settings.py` accepts
+
+The owners create and delete files when they see the version (`node/catalog/catalog_watch.py`).
 
 Pure.
 """
@@ -15,16 +16,21 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from lithify.catalog.commands.blob_stores import AlterBlobStore, CreateBlobStore, DropBlobStore
+from lithify.blobs.definition import with_settings
+from lithify.blobs.settings import StoreShape
+from lithify.catalog.commands.blob_stores import AlterBlobStore, CreateBlobStore
 from lithify.catalog.commands.tenants_and_namespaces import AlterNamespace, CreateNamespace
-from lithify.catalog.commands.topics import AlterTopic, CreateTopic, DropTopic
-from lithify.errors import InvalidInput, InvalidSetting
+from lithify.catalog.commands.topics import AlterTopic, CreateTopic
+from lithify.errors import InvalidSetting
+from lithify.json_settings import changed_settings
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lithify.blobs.settings import BlobSettings
+    from lithify.catalog.catalog import Catalog
     from lithify.catalog.commands.batch import CatalogCommand
 
 __all__ = ["check_applied"]
@@ -35,17 +41,18 @@ _DEFAULTS = {
 } | {DEDUPLICATION: False}
 
 
-def check_applied(command: CatalogCommand) -> None:
-    """Raise `InvalidInput` for a command that a text of definitions may not contain."""
-    if isinstance(command, DropTopic):
-        raise InvalidInput("a topic is deleted by 'lithify topics delete', not by a text")
-    if isinstance(command, DropBlobStore | CreateBlobStore):
-        raise InvalidInput(
-            "a blob store is created and deleted by 'lithify blobs create' and 'lithify blobs "
-            "delete', not by a text"
-        )
+def check_applied(command: CatalogCommand, catalog: Catalog, *, stores: BlobSettings) -> None:
+    """Raise `InvalidInput` for a command that its owner could not execute.
+
+    `stores` are the defaults of blob stores on this node.
+    """
+    if isinstance(command, CreateBlobStore):
+        StoreShape(command.capacity_bytes, command.segment_bytes)
+        with_settings(stores, command.settings)
     if isinstance(command, AlterBlobStore):
-        raise InvalidInput("settings of a blob store are changed by 'lithify blobs update'")
+        store = catalog.store(command.name)
+        known = store.settings if store is not None else {}
+        with_settings(stores, changed_settings(known, command.settings, command.unset))
     if isinstance(command, CreateTopic | AlterTopic | CreateNamespace | AlterNamespace):
         _check_settings(command.settings)
 

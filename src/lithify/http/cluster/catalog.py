@@ -17,6 +17,7 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -25,11 +26,12 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 
 from lithify.catalog.catalog import Catalog
-from lithify.catalog.commands.batch import plan_batch
+from lithify.catalog.commands.batch import CatalogCommand, plan_batch
 from lithify.catalog.definitions_toml import ApplyDefinitions
 from lithify.catalog.describe import catalog_rows
 from lithify.catalog.diff import diff_catalogs
-from lithify.errors import InvalidInput
+from lithify.catalog.manager.executions import Executed
+from lithify.errors import InvalidInput, LithifyError
 from lithify.http.cluster.access import ClusterAccess, ClusterDep, in_cluster
 from lithify.http.cluster.applied_definitions import check_applied
 from lithify.http.error_statuses import RequestRefused
@@ -54,16 +56,17 @@ _TOML = {"requestBody": {"content": {"application/toml": {"schema": {"type": "st
 
 def parse_time(text: str) -> int:
     """The last timestamp of a millisecond, given as a number or in ISO 8601; UTC by default."""
-    if text.isdecimal():
-        ms = int(text)
-    else:
-        try:
+    try:
+        if text.isdecimal():
+            ms = int(text)
+        else:
             # A plus sign in a query is a space.
             when = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
-        except ValueError as error:
-            what = f"time {text!r} must be in ISO 8601, or milliseconds since 1970"
-            raise InvalidInput(what) from error
-        ms = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+            ms = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    except ValueError as error:
+        # Also a number of thousands of digits.
+        what = f"time {text!r} must be in ISO 8601, or milliseconds since 1970"
+        raise InvalidInput(what) from error
     if not 0 <= ms <= MAX_TIMESTAMP >> 16:
         raise InvalidInput(f"time {text!r} must be after 1970 and below 2**47 milliseconds")
     return timestamp(ms, 2**16 - 1)
@@ -145,7 +148,7 @@ async def apply(
         _text(await request.body()),
         tuple(sorted(name for name, each in cluster.nodes().items() if each.is_alive)),
         broker.topics.now_ms(),
-        check_applied,
+        partial(check_applied, stores=request.app.state.stores.settings),
     )
     base = cluster.catalog.versions.latest
     if dry_run:
@@ -156,7 +159,7 @@ async def apply(
             return {"version": base.version, "differences": _difference(base, after)}
 
         return await _answer(build)
-    executed = await in_cluster(cluster, partial(cluster.catalog.execute, [command], is_long=True))
+    executed = await in_cluster(cluster, partial(_execute, cluster, command))
     [changed] = executed.applied
     versions = cluster.catalog.versions
 
@@ -174,6 +177,14 @@ async def apply(
             "differences": differs(),
         }
     )
+
+
+async def _execute(cluster: ClusterAccess, command: CatalogCommand) -> Executed:
+    """Execute a command; afterwards this node no longer serves what it has deleted."""
+    executed = await cluster.execute([command], is_long=True)
+    with suppress(LithifyError):
+        await cluster.catalog.wait_ready(executed.version)
+    return executed
 
 
 def _text(body: bytes) -> str:

@@ -81,6 +81,8 @@ def find_problems(cluster: ClusterAccess) -> list[str]:
     found += [
         f"this node is refused by {name}: {why}" for name, why in node.transport.refused_by.items()
     ]
+    if node.storage.refused:
+        found.append(f"the disk refuses what the metastore writes: {node.storage.refused}")
     group = node.groups.get(GROUP)
     if group is None:
         return found or ["this node is not, or no longer, a member of the cluster"]

@@ -1,3 +1,3 @@
-"""What a node does for the catalog of its cluster."""
+"""The catalog in a node: its definitions, what each version opens, and its compaction."""
 
 __all__: list[str] = []

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.live_set_rules.rule_interface import GivenLiveSet, measure_exactly
 from lithify.compaction.planning.plan import SegmentStats
+from lithify.compaction.policies.merge_sparse_neighbours import DENSITY_MIN
 from lithify.errors import PlanStale
 from lithify.events import OrphanRemoved, Reclaimed
 from lithify.live_set import LiveSet
@@ -257,9 +258,8 @@ class LiveIndexRule:
     """The rule of a group: the entries that its newest snapshot needs are live.
 
     The number of live entries is known. The number of live bytes takes a read of the segment, so it
-    is estimated where it cannot change the plan of policy `neighbours`: more than half of the
-    segment's entries are dead, and `sources_max` segments would fit into one even if all their
-    entries were live.
+    is estimated where it cannot change the plan of policy `neighbours`: the segment is sparse by
+    its entries, and `sources_max` segments would fit into one even if all their entries were live.
     """
 
     def __init__(self, log: NamedLog, group: str, limits: Limits) -> None:
@@ -280,7 +280,7 @@ class LiveIndexRule:
                 ref = self._log.span(segment.id).ref
                 raise lost_entries(question.fs, question.directory, self._group, ref, live)
             estimated = segment.name in self._log.damaged or (
-                fits and 2 * entries < segment.entries
+                fits and entries < DENSITY_MIN * segment.entries
             )
             if 0 < entries < segment.entries and not estimated:
                 return measure_exactly(question, self._log.span(segment.id).ref, live)

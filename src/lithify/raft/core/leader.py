@@ -268,14 +268,14 @@ class Leader(RoleState):
         last, commit = log.last_index, log.committed
         while not progress.paused:
             first = progress.next
-            if first > last and not progress.due:
-                if progress.commit_sent >= commit:
-                    return
-                if progress.flow is Flow.REPLICATE and log.term(commit) == engine.term:
+            has_all = first > last and not progress.due
+            if has_all and progress.commit_sent >= commit:
+                return
+            try:
+                if has_all and progress.flow is Flow.REPLICATE and self._term_committed:
                     progress.commit_sent = commit
                     engine.outbox.send(Commit(engine.node, peer, engine.term, commit))
                     return
-            try:
                 prev_term = log.term(first - 1)
                 entries = log.entries(first, last + 1, engine.settings.append_bytes_max)
             except Compacted:

@@ -151,8 +151,16 @@ class RaftCore:
 
     def campaign(self) -> None:
         """Start an election now, as if the election timeout had passed."""
-        if not isinstance(self._engine.role, Leader):
-            self._engine.campaign()
+        engine = self._engine
+        if isinstance(engine.role, Leader):
+            return
+        if engine.may_campaign and all(
+            config.electorate == {engine.node} for config in engine.members.open
+        ):
+            # No other member can have committed another log. So its state is known, also if the
+            # disk refuses the vote.
+            engine.commit_to(engine.log.stable)
+        engine.campaign()
 
     def forget_leader(self) -> None:
         """Allow a vote for another leader at once; no effect without a known leader."""

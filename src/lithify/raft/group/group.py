@@ -17,8 +17,7 @@ threads and an event loop (`raft/node/node.py`), and a simulator with none.
    and their proposals answered, transfers of snapshots start.
 3. Reads whose index is applied are answered, or become jobs of a reader (`machine_queries.py`).
 4. Durable appends are acknowledged to the core, which may then have more to do.
-5. Jobs: write a snapshot, load a received one or make it the log (`finish_install.py`), compact
-   segments.
+5. Jobs: write a snapshot, load a received one, install it (`finish_install.py`), compact segments.
 
 A member applies only what is durable on it, so the state is never ahead of the log.
 
@@ -244,14 +243,11 @@ class Group(Generic[S]):
         self._reads.add(query, done)
 
     def query_local(self, query: bytes, done: Done) -> bool:
-        """Query the machine at the state that this member has applied; it may be behind.
-
-        Returns whether it was answered; if not, the group has work.
-        """
-        if self.stopped is not None:
+        """Query at the state that this member has applied; False: not answered, `work` follows."""
+        if self.stopped is None:
+            self._query([(query, done)])
+        else:
             done(self.stopped)
-            return True
-        self._query([(query, done)])
         return not self._out.reads
 
     def dismiss_but(self, present: Container[bytes]) -> None:

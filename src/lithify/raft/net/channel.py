@@ -42,6 +42,8 @@ HELLO_BYTES_MAX = 2**16
 FRAME_BYTES_MAX = 32 * 2**20
 """Above any message: a command has at most half of it."""
 FRAME_BYTES_USUAL = 2**16
+GREETING_BYTES = 2**12
+"""Of the buffer at first: most greetings are shorter."""
 RECEIVE_BYTES = 2**16
 RECEIVE_BYTES_FULL = 2**20
 SILENCE_MS_MAX = 10_000
@@ -86,7 +88,7 @@ class Channel(asyncio.BufferedProtocol):
         self._lost = lost
         self._unsent = UnsentChannels() if unsent is None else unsent
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(RECEIVE_BYTES)
+        self._buffer = bytearray(GREETING_BYTES)
         self._start = 0
         self._stop = 0
         self._limit = HELLO_BYTES_MAX
@@ -183,12 +185,13 @@ class Channel(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the protocol's name)
         """The free space for the next bytes."""
-        left = self._stop - self._start
-        if self._stop == len(self._buffer):
+        left, size = self._stop - self._start, len(self._buffer)
+        least = RECEIVE_BYTES if self.greeted else 0
+        if self._stop == size or size < least:
             target = self._buffer
-            if self._start < left or len(target) < RECEIVE_BYTES_FULL:
+            if self._start < left or size < RECEIVE_BYTES_FULL:
                 # Bounded: a frame above the limit is refused when its header arrives.
-                target = bytearray(2 * len(target))
+                target = bytearray(max(2 * size, least))
             target[:left] = self._buffer[self._start : self._stop]
             self._buffer, self._start, self._stop = target, 0, left
         return memoryview(self._buffer)[self._stop :]

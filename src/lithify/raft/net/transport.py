@@ -77,6 +77,8 @@ HANDSHAKE_S = 4.0
 UNSENT_BYTES_MAX = 64 * 2**20
 """A few times the bytes in flight of one group to a peer; one more message may exceed it."""
 CONNECTIONS_MAX = 4096
+GREETINGS_MAX = 1024
+"""Connections that may be open without a greeting: nodes and clients send it at once."""
 
 log = get_logger("lithify.raft")
 
@@ -192,6 +194,8 @@ class Transport:
         self.context = None if tls is None else tls.context(server=False)
         self.links: dict[str, PeerLink] = {}
         self.channels: set[Channel] = set()
+        self._ungreeted: dict[Channel, None] = {}
+        """Those that have not been greeted yet, the oldest first."""
         self.unsent = UnsentChannels()
         self._from: dict[str, Channel] = {}
         self.refused: dict[str, str] = {}
@@ -294,7 +298,7 @@ class Transport:
         """Store another node's addresses: its own always, others only if unknown."""
         try:
             book = {str(name): str(parse_address(at)) for name, at in json.loads(text).items()}
-        except (ValueError, AttributeError, InvalidInput) as error:
+        except (ValueError, AttributeError, RecursionError, InvalidInput) as error:
             raise ProtocolError(f"a book of addresses cannot be read: {error}") from error
         known = self._identity.book
         news = {n: at for n, at in book.items() if n == owner or n not in known}
@@ -352,7 +356,7 @@ class Transport:
                 check_identity(shown.cluster_id)
             for each in known:
                 check_name(each)
-        except (ValueError, AttributeError, InvalidInput) as error:
+        except (ValueError, AttributeError, RecursionError, InvalidInput) as error:
             raise ProtocolError(f"an introduction cannot be read: {error}") from error
         known.pop(name, None)
         news = recognition.record_met(name, shown.identity)
@@ -414,6 +418,12 @@ class Transport:
     def _accept(self) -> Channel:
         channel = Channel(self._receive, self._lost, self.unsent)
         self.channels.add(channel)
+        self._ungreeted[channel] = None
+        if len(self._ungreeted) > GREETINGS_MAX:
+            # The others stay: a flood must not keep nodes and clients away.
+            oldest = next(iter(self._ungreeted))
+            del self._ungreeted[oldest]
+            oldest.abort(f"there are {GREETINGS_MAX} later connections without a greeting")
         asyncio.get_running_loop().call_later(HELLO_S, self._check_greeted, channel)
         return channel
 
@@ -421,11 +431,13 @@ class Transport:
         if channel.closed:
             # Its TLS handshake may never have completed; then `_lost` was not called.
             self.channels.discard(channel)
+            self._ungreeted.pop(channel, None)
         elif not channel.greeted:
             channel.abort(f"no greeting within {HELLO_S} s")
 
     def _lost(self, channel: Channel) -> None:
         self.channels.discard(channel)
+        self._ungreeted.pop(channel, None)
         self._admission.closed(channel)
         if self._from.get(channel.node) is channel:
             del self._from[channel.node]
@@ -498,6 +510,7 @@ class Transport:
             else:
                 self._take_in(channel, hello.node, hello.book)
         channel.greet(hello.node, here)
+        self._ungreeted.pop(channel, None)
         return True
 
     def _introduced(self, channel: Channel, shown: Credentials) -> bool:
@@ -555,6 +568,6 @@ class Transport:
             return f"this is a node of cluster {identity.cluster}, not of {hello.cluster}"
         if hello.node == identity.node:
             return f"there is another node {identity.node}"
-        if len(self.channels) > CONNECTIONS_MAX:
+        if len(self.channels) - len(self._ungreeted) >= CONNECTIONS_MAX:
             return f"this node has {CONNECTIONS_MAX} connections already"
         return ""

@@ -45,12 +45,14 @@ from __future__ import annotations
 
 import json
 import threading
+from errno import EDQUOT, ENOSPC
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import DamagedFile, InvalidInput, UnsupportedVersion
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.logger import get_logger
 from lithify.raft.core.configuration import check_name
 from lithify.raft.group.removed_members import NEVER_LEFT, RemovedMembership
 from lithify.raft.net.peer_recognition import (
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
     from lithify.raft.core.raft_core import Status
 
 __all__ = ["NodeIdentity", "stored_owner"]
+
+log = get_logger("lithify.raft")
 
 _VERSION = 5
 IDENTITY_BYTES = 16
@@ -147,11 +151,18 @@ class NodeIdentity:
         self.recognition.starts_known = {name: OwnStart(*each) for name, each in own_starts.items()}
         self.recognition.cluster_id = value.get("cluster_id", "")
 
-    def start(self) -> None:
-        """Count a start of the node; call `save` before any node sees it."""
+    def start(self, *, is_seen: bool) -> None:
+        """Count a start of the node, durably, unless the disk is full and no other node sees it."""
         recognition = self.recognition
         recognition.starts = recognition.starts.again(self._draw(MARK_BYTES).hex())
         recognition.ticks = 0
+        try:
+            self.save()
+        except OSError as error:
+            if is_seen or self.is_new or error.errno not in (ENOSPC, EDQUOT):
+                raise
+            # The next change of the file records it.
+            log.warning("the start of this node is not recorded", reason=str(error))
 
     def renounce(self) -> None:
         """The directory is an older copy: draw a new identity."""

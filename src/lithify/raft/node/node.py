@@ -10,8 +10,7 @@
 2. It listens and connects (`raft/net/transport.py`), starts the threads that wait for the disk
    (`raft/storage/disk_threads.py`), and ticks.
 3. Each event (a tick, messages, requests, reports of the disk) goes to its group at once and marks
-   the group. Before the loop waits again, each marked group works once. So the requests of one turn
-   share one append, one message per peer, and one round of the disk.
+   the group. Before the loop waits again, each marked group works once (`work_rounds.py`).
 4. On `stop` it disconnects clients, writes what is queued for the disk, and closes the directory. A
    stop without all that loses nothing either.
 
@@ -70,6 +69,7 @@ from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.node.member_notices import MemberNotices
 from lithify.raft.node.node_questions import NodeQuestions
 from lithify.raft.node.process_requests import ProcessRequests
+from lithify.raft.node.work_rounds import WorkRounds
 from lithify.raft.repair.blocked_members import BlockedMembers
 from lithify.raft.repair.messages import EntriesFound
 from lithify.raft.snapshots.messages import SnapshotOffer
@@ -127,8 +127,6 @@ class RaftNode:
         self.questions = NodeQuestions(self)
         self.ailing: dict[str, BlockedMembers] = {}
         """By key: members that cannot start before they are repaired."""
-        self._marked: dict[str, Group[Any]] = {}
-        self._working = False
         self._members: dict[str, Config] = {}
         """By group: the configuration for which connections were last checked."""
         self._ignored: set[tuple[str, str]] = set()
@@ -150,6 +148,8 @@ class RaftNode:
                 raise
             # A refused write does not name the path.
             raise WriteFailed(settings.data, error) from error
+        wal = self._storage.wal
+        self._rounds = WorkRounds(wal, lambda: self.transport.unsent, self._work, self._fail)
         self._failed: asyncio.Future[None]
         self._disk: DiskThreads
         self.transport: Transport
@@ -172,8 +172,7 @@ class RaftNode:
         if not founds:
             identity.recognition.record_acceptance((), (), 0)
         self._end_probation()
-        identity.start()
-        identity.save()
+        identity.start(is_seen=settings.listen is not None)
         for key in identity.groups:
             self._begin_or_repair(key)
         if settings.listen is None:
@@ -328,7 +327,7 @@ class RaftNode:
 
     def _close(self) -> None:
         # All work is done, and no thread is left for more.
-        self._marked, self._working = {}, True
+        self._rounds.stop()
         self._storage.close()
 
     async def _tick(self) -> None:
@@ -367,34 +366,13 @@ class RaftNode:
 
     def mark(self, group: Group[Any]) -> None:
         """A group has an event: it works before the loop waits again, unless it has left."""
-        if self._find(group.name) is not group:
-            return
-        self._marked[group_of(group.name)] = group
-        if not self._working:
-            self._working = True
-            asyncio.get_running_loop().call_soon(self._work)
+        if self._find(group.name) is group:
+            self._rounds.mark(group_of(group.name), group)
 
-    def _work(self) -> None:
-        marked, self._marked, self._working = self._marked, {}, False
-        wal, unsent = self._storage.wal, self.transport.unsent
-        wal.hold()
-        unsent.hold()
-        try:
-            for group in marked.values():
-                self._work_once(group)
-        except Exception as error:  # noqa: BLE001  (see `guarded`)
-            self._fail(error)
-        finally:
-            # In this order: a thread that is woken takes the interpreter's lock from this one.
-            unsent.send()
-            wal.wake()
-
-    def _work_once(self, group: Group[Any]) -> None:
+    def _work(self, group: Group[Any]) -> None:
         out = group.work()
-        if out.messages:
-            key = key_of(group.name)
-            for message in out.messages:
-                self.transport.send(key, message)
+        for message in out.messages:
+            self.transport.send(key_of(group.name), message)
         for job in out.jobs:
             self._disk.run(job, partial(self._job_done, group, job))
         for job in out.reads:
@@ -431,14 +409,12 @@ class RaftNode:
     # --- events -----------------------------------------------------------------------------
 
     def _heard(self, messages: list[tuple[str, RaftMessage]]) -> None:
-        """Process messages that came together; then the groups work at once."""
-        alone, self._working = not self._working, True
+        alone = self._rounds.begin()
         try:
             for key, message in messages:
                 self._hear(key, message)
         finally:
-            if alone:
-                self._work()
+            self._rounds.end(alone=alone)
 
     def _hear(self, key: str, message: RaftMessage) -> None:
         if key in self.ailing:
@@ -480,7 +456,7 @@ class RaftNode:
             self.mark(group)
 
     def _written(self, events: list[WalEvent]) -> None:
-        alone, self._working = not self._working, True
+        alone = self._rounds.begin()
         with self.guarded():
             for event in events:
                 if isinstance(event, Rolled | WriteRefused):
@@ -492,8 +468,7 @@ class RaftNode:
                 for group in told:
                     group.wal_event(event)
                     self.mark(group)
-        if alone:
-            self._work()
+        self._rounds.end(alone=alone)
 
     def _flushed(self, rolled: Rolled, done: list[Flushed]) -> None:
         with self.guarded():
@@ -616,7 +591,7 @@ class RaftNode:
             self.identity.leave(key_of(files), group.status())
         # A crash from here on leaves files that the next start deletes.
         del self.groups[name]
-        self._marked.pop(name, None)
+        self._rounds.forget(name)
         self._members.pop(files, None)
         self._answering.watching.close_group(group)
         self.listeners.left(group)

@@ -25,13 +25,15 @@ from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.raft.client.client import REPEATABLE, TIMEOUT_S, RaftClient
 from lithify.raft.commands import CommandResult
 from lithify.raft.core.configuration import check_name
-from lithify.raft.errors import GroupAbsent, MemberReadsOnly
+from lithify.raft.core.errors import InvalidChange
+from lithify.raft.errors import GroupAbsent, MemberAbsent, MemberReadsOnly
 from lithify.raft.net.client_operations import (
     Address,
     ClientOperation,
     MayHaveHappened,
     NoAnswer,
     OperationOutcome,
+    OperationRefused,
     parse_address,
 )
 from lithify.raft.node.member_changes import AGAIN_S, ChangeInterrupted
@@ -160,7 +162,14 @@ class ProcessRequests:
 
     async def remove_member(self, name: str) -> None:
         """Remove a node from the first group."""
-        await self.change_member("-", name)
+        try:
+            await self.change_member("-", name)
+        except (InvalidChange, OperationRefused) as error:
+            group = self._node.groups.get(self._node.settings.first_group)
+            members = frozenset() if group is None else group.config.members
+            if members and name not in members:
+                raise MemberAbsent(name, members) from error
+            raise
 
     async def change_member(self, sign: str, name: str, book: dict[str, str] | None = None) -> None:
         """Change a member of the first group; `sign` is that of `ConfChange.parse`."""

@@ -127,14 +127,19 @@ class DiskThreads:
         wal = self._storage.wal
         refused_s = REFUSED_S_MIN
         while not self._ending.is_set() or wal.wait(0):
-            events = self._round(wal) if wal.wait(IDLE_S) else wal.prove()
+            is_round = wal.wait(IDLE_S)
+            events = self._round(wal) if is_round else wal.prove()
+            refused = [event for event in events if isinstance(event, WriteRefused)]
+            if is_round and not refused:
+                self._storage.written_s = self._clock.monotonic_s()
+            # If nothing waits, nothing is refused.
+            self._storage.refused = str(refused[0]) if refused and is_round else ""
             if not events:
                 continue
             self._post(self._written, events)
             for event in events:
                 if isinstance(event, Rolled):
                     self._rolled.put(event)
-            refused = [event for event in events if isinstance(event, WriteRefused)]
             if refused:
                 log.error("write refused", reason=str(refused[0]))
                 if self._ending.wait(refused_s):

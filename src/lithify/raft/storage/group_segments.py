@@ -101,6 +101,8 @@ class GroupSegments:
         self.spans: tuple[IndexSpan, ...] = ()
         self.last_number = 0
         """The highest number used, even if no index of that segment counts."""
+        self._sealed_number = 0
+        """The segment that was the newest, of which all indexes count, when it was sealed."""
         self.add(sorted(refs, key=lambda ref: ref.id))
 
     def add(self, refs: Iterable[SegmentRef]) -> list[str]:
@@ -125,6 +127,11 @@ class GroupSegments:
 
     def cut(self) -> tuple[int, int]:
         """(number, index): in segments up to the number no index above `index` counts."""
+        newest = self.spans[-1] if self.spans else None
+        is_sealed = newest is not None and newest.number == self._sealed_number
+        if newest is not None and is_sealed and newest.last == newest.ref.last_position:
+            # A flush may have begun before that: it appends to this one and starts the next ones.
+            return newest.number - 1, self.spans[-2].last if len(self.spans) > 1 else 0
         if not self.grows:
             return self.last_number, self.last
         # All indexes of the newest segment count, and it may grow.
@@ -140,6 +147,7 @@ class GroupSegments:
 
         Returns the names of segments without indexes that count.
         """
+        self._sealed_number = 0
         spans, dropped = [], []
         for span in self.spans:
             if number is not None and (span.number > number or span.number in but):
@@ -165,7 +173,8 @@ class GroupSegments:
         self.close_files([*removed, *(ref.name for ref in changed.values())])
 
     def seal_newest(self) -> None:
-        """Make the next entries go to a new segment."""
+        """Make the next entries go to a new segment; all indexes of the newest one count."""
+        self._sealed_number = self.last_number
         self.last_number += 1
 
     def repaired(self, ref: SegmentRef) -> None:

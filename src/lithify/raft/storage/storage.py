@@ -18,6 +18,7 @@ calls them in two threads (`raft/storage/disk_threads.py`), tests in turn.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from functools import partial
@@ -125,21 +126,25 @@ class RaftStorage:
         fs.mkdir(f"{directory}/{GROUPS}")
         warn_if_shared(fs, directory)
         self._lock = _lock(fs, directory)
-        try:
-            self.manifest = RaftManifest(fs, directory)
-        except BaseException:
-            self._lock.release()
-            raise
         self.states = LiveStates()
         self.latencies = Latencies()
         """Durations of the rounds of the write-ahead log."""
-        self.wal = Wal(
-            fs,
-            f"{directory}/{WAL}",
-            self.states,
-            file_bytes_max=self._settings.wal_bytes_max,
-            manifest=self.manifest,
-        )
+        self.refused = ""
+        """Why the disk refuses what waits to be written to the write-ahead log; any thread."""
+        self.written_s = -math.inf
+        """When the write-ahead log was written to last, by the system's clock; any thread."""
+        try:
+            self.manifest = RaftManifest(fs, directory)
+            self.wal = Wal(
+                fs,
+                f"{directory}/{WAL}",
+                self.states,
+                file_bytes_max=self._settings.wal_bytes_max,
+                manifest=self.manifest,
+            )
+        except BaseException:
+            self._lock.release()
+            raise
         self._writer = RaftSegmentWriter(fs, self._settings.segments)
         self.groups: dict[str, GroupStorage] = {}
         self.installs: dict[str, Install] = {}

@@ -218,7 +218,8 @@ class TopicCompaction:
         settings = self.settings()
         run_settings = _run_settings(settings, self._new_bytes())
         if trigger != Trigger.UNFINISHED:
-            self._compactor.recover(control=control)
+            if self._compactor.unfinished():
+                self._compactor.recover(control=control)
             if self.is_new() and self._log.active_bytes:
                 self._log.roll()
         control("PREPARE", 0, 0)

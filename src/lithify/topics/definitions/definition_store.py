@@ -107,6 +107,10 @@ class DefinitionStore(ABC):
         """Replace the definition of a blob store."""
         self.change(lambda d: d.with_store_changed(name, edit))
 
-    def remove_store(self, name: str) -> None:
-        """Remove the definition of a blob store."""
-        self.change(lambda d: d.without_store(name))
+    def finish_store(self, known: ObjectIdentity, created_ms: int) -> None:
+        """Record that the files of a blob store were created; raises unless it is the known one."""
+        self.change(lambda d: d.with_store_created(known, created_ms))
+
+    def remove_store(self, name: str, known: ObjectIdentity | None = None) -> None:
+        """Remove the definition of a blob store; raises unless it is the `known` one."""
+        self.change(lambda d: d.without_store(name, known))

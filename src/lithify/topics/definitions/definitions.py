@@ -26,7 +26,7 @@ from lithify.topics.definitions.edited_mapping import with_entry, without_entry
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
     "DEFINITIONS_VERSION",
@@ -37,6 +37,7 @@ __all__ = [
     "NotEmpty",
     "RemovedObject",
     "StorePlace",
+    "TopicChanged",
     "TopicDefinition",
 ]
 
@@ -64,6 +65,12 @@ class NotEmpty(InvalidInput):
     exit_code = CONFLICT
 
 
+class TopicChanged(InvalidInput):
+    """Another change of the topic came first."""
+
+    exit_code = CONFLICT
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDefinition:
     """A topic; `partitions` is 0 for one that is not partitioned."""
@@ -81,6 +88,10 @@ class TopicDefinition:
         count = self.partitions
         return [name.partition_name(number) for number in range(count)] if count else [name]
 
+    def identity(self, name: str) -> ObjectIdentity | None:
+        """What the directories of the topic of this name must be of; None if it has no id."""
+        return ObjectIdentity(self.id, name, self.created_ms) if self.id else None
+
 
 @dataclass(frozen=True, slots=True)
 class RemovedObject:
@@ -89,6 +100,17 @@ class RemovedObject:
     identity: ObjectIdentity
     partitions: int
     is_store: bool
+
+    @property
+    def name(self) -> TopicName:
+        """The name of a topic."""
+        return TopicName.parse(self.identity.name)
+
+    @property
+    def directories(self) -> set[TopicName]:
+        """The topic and its partitions: what may have a directory."""
+        name = self.name
+        return {name, *map(name.partition_name, range(self.partitions))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +199,14 @@ class Definitions:
     def without_namespace(self, name: Namespace) -> Definitions:
         """Remove a namespace, which must have neither topics nor stores."""
         self.namespace(name)
-        stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
-        for what, names in (("topics", self.topics_of(name)), ("blob stores", sorted(stores))):
-            if names:
-                raise NotEmpty(f"namespace {name} has {what}: {names[0]} and {len(names) - 1} more")
+        _check_none(name, "topics", self.topics_of(name))
+        self.check_no_stores(name)
         return replace(self, namespaces=without_entry(self.namespaces, str(name)))
+
+    def check_no_stores(self, name: Namespace) -> None:
+        """Raise `NotEmpty` if a namespace has blob stores."""
+        stores = [each for each, row in self.stores.items() if row["namespace"] == str(name)]
+        _check_none(name, "blob stores", sorted(stores))
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -210,9 +235,7 @@ class Definitions:
         """What the directory of a topic or partition must be of; None if there are no ids."""
         whole = name if str(name) in self.topics else name.whole
         topic = self.topics.get(str(whole))
-        if topic is None or not topic.id:
-            return None
-        return ObjectIdentity(topic.id, str(whole), topic.created_ms)
+        return None if topic is None else topic.identity(str(whole))
 
     def store_identity(self, name: str) -> ObjectIdentity | None:
         """What the directory of a blob store must be of; None if there are no ids."""
@@ -243,8 +266,19 @@ class Definitions:
         self.namespace(name.namespace)
         return replace(self, topics=with_entry(self.topics, str(name), topic))
 
-    def without_topic(self, name: TopicName) -> Definitions:
-        """Remove a topic."""
+    def without_topic(self, name: TopicName, known: TopicDefinition | None = None) -> Definitions:
+        """Remove a topic; raises unless it is the `known` one, with the same partitions."""
+        if known is not None:
+            found = self.topics.get(str(name))
+            if found is None:
+                raise NotDefined(f"topic {name} does not exist")
+            if found.id != known.id:
+                raise TopicChanged(f"topic {name} was deleted and created again meanwhile")
+            if found.partitions != known.partitions:
+                raise TopicChanged(
+                    f"topic {name} has {found.partitions} partitions, which were "
+                    f"{known.partitions} when its deletion began: repeat it"
+                )
         rest = without_entry(self.topics, str(name))
         return replace(self, topics=rest, logs=self.logs and any(True for _ in rest))
 
@@ -265,10 +299,23 @@ class Definitions:
             raise NotDefined(f"blob store {name} does not exist")
         return replace(self, stores=with_entry(self.stores, name, edit(self.stores[name])))
 
-    def without_store(self, name: str) -> Definitions:
-        """Remove a store."""
+    def with_store_created(self, known: ObjectIdentity, created_ms: int) -> Definitions:
+        """Set the time at which the owner of a store has created its files, if it is not set."""
+        place = self.store_places.get(known.name)
+        if place is None or place.id != known.id:
+            raise NotDefined(f"blob store {known.name} was deleted while it was created")
+        row = self.stores[known.name]
+        if row["created_ms"]:
+            return self
+        new = {**row, "created_ms": created_ms}
+        return replace(self, stores=with_entry(self.stores, known.name, new))
+
+    def without_store(self, name: str, known: ObjectIdentity | None = None) -> Definitions:
+        """Remove a store; raises unless it is the `known` one."""
         if name not in self.stores:
             raise NotDefined(f"blob store {name} does not exist")
+        if known is not None and self.store_identity(name) != known:
+            raise AlreadyDefined(f"blob store {name} was deleted and created again meanwhile")
         return replace(self, stores=without_entry(self.stores, name))
 
     # --- JSON -------------------------------------------------------------------------------
@@ -304,3 +351,8 @@ class Definitions:
             value.get("stores", {}),
             value.get("logs", False),
         )
+
+
+def _check_none(namespace: Namespace, what: str, names: Sequence[object]) -> None:
+    if names:
+        raise NotEmpty(f"namespace {namespace} has {what}: {names[0]} and {len(names) - 1} more")

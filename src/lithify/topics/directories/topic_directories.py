@@ -15,10 +15,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import LithifyError, MissingLog, UnclaimedDirectory, WriteFailed
+from lithify.errors import (
+    LithifyError,
+    MissingLog,
+    UnclaimedDirectory,
+    WriteFailed,
+    is_outcome_unknown,
+)
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.directory_marks import (
     Deletion,
@@ -33,8 +38,14 @@ from lithify.log.directory_marks import (
 )
 from lithify.log.file_names import CREATING, DELETED, MANIFEST, OBJECT
 from lithify.log.object_file import check_object, read_object, write_object
+from lithify.log.unfinished_deletions import may_stay_unfinished
 from lithify.logger import get_logger
-from lithify.topics.definitions.definitions import Definitions, TopicDefinition
+from lithify.topics.definitions.definitions import (
+    NotDefined,
+    RemovedObject,
+    TopicChanged,
+    TopicDefinition,
+)
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.inventory import INVENTORY
 from lithify.topics.directories.unclaimed import (
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lithify.fs import FileSystem
+    from lithify.log.object_file import ObjectIdentity
     from lithify.topics.definitions.definition_store import DefinitionStore
     from lithify.topics.directories.inventory import Inventory
     from lithify.topics.directories.unclaimed import FoundDirectories
@@ -139,13 +151,14 @@ class TopicDirectories:
             self._fs.stat(f"{self._root}/{each}").is_dir for each in self._fs.list(self._root)
         )
 
-    def check_object(self, name: TopicName) -> None:
-        """Raise `WrongObject` or `UnclaimedDirectory` unless it is of the defined object."""
+    def check_object(self, name: TopicName) -> ObjectIdentity | None:
+        """The defined object; `WrongObject`, `UnclaimedDirectory` unless the directory is of it."""
         path = self.path(name)
         wanted = self._definitions.current.identity(name)
         adopt = f"lithify topics adopt {self._whole(name)}"
         is_first = is_unused(self._fs, path)
         check_object(self._fs, path, wanted, f"topic {name}", adopt, is_new=is_first)
+        return wanted
 
     def disown(self, topic: UnclaimedTopic) -> None:
         """Remove what directories say of themselves, durably, before another topic adopts them."""
@@ -227,6 +240,7 @@ class TopicDirectories:
     def check_free(self, name: TopicName) -> None:
         """Raise `UnclaimedDirectory` if the directory of a new topic already has data."""
         path = self.path(name)
+        self.clear_removed(name)
         if name in self.unclaimed:
             raise _conflict(name, name, self.unclaimed[name].directories[0])
         if not self._fs.exists(path):
@@ -246,12 +260,36 @@ class TopicDirectories:
 
     # --- deleting ---------------------------------------------------------------------------
 
-    def mark_deleted(self, name: TopicName, parts: Collection[TopicName], now_ms: int) -> Deletion:
+    def delete_definition(
+        self, name: TopicName, definition: TopicDefinition, now_ms: int
+    ) -> Deletion:
+        """Mark a topic as deleted, then remove exactly this definition."""
+        deletion = self.mark_deleted(name, definition, now_ms)
+        self._definitions.change(lambda d: d.without_topic(name, definition))
+        return deletion
+
+    def keep_after(
+        self, error: BaseException, name: TopicName, definition: TopicDefinition
+    ) -> bool:
+        """After an error of `delete_definition`: does the topic stay? Then its mark is removed.
+
+        If its definition is gone, or may be, the mark stays, and the topic must stay out of use:
+        the next open, or the next attempt, deletes it, so it must not acknowledge anything.
+        """
+        found = self._definitions.current.topics.get(str(name))
+        if is_outcome_unknown(error) or found is None or found.id != definition.id:
+            return False
+        clear_mark(self._fs, self.path(name), DELETED)
+        return True
+
+    def mark_deleted(self, name: TopicName, definition: TopicDefinition, now_ms: int) -> Deletion:
         """Mark a topic and its partitions as deleted, durably.
 
         The mark does not name logs that the definition does not explain; they are kept. Without any
-        directory no mark is written.
+        directory a mark is written only for a topic with an id: the mark keeps it out of use if the
+        outcome of its deletion is not known.
         """
+        parts = definition.logs_of(name)
         places = {part: "" if part == name else _last(part) for part in {name, *parts}}
         definitions = self._definitions.current
         logs = {
@@ -266,8 +304,8 @@ class TopicDirectories:
             for part in parts
             if part in self._inventory and not self._fs.exists(self.path(part))
         }
-        deletion = Deletion(str(name), now_ms, logs, definitions.identity(name))
-        if has_directory:
+        deletion = Deletion(str(name), now_ms, logs, definition.identity(str(name)))
+        if has_directory or definition.id:
             try:
                 self._fs.mkdir(self.path(name))
             except OSError as error:
@@ -275,9 +313,16 @@ class TopicDirectories:
             write_deletion(self._fs, self.path(name), deletion)
         return deletion
 
-    def unmark(self, name: TopicName) -> None:
-        """Remove the mark of a topic, which is still defined."""
-        clear_mark(self._fs, self.path(name), DELETED)
+    def undo_definition(self, name: TopicName, now_ms: int) -> None:
+        """Remove the definition of a new topic, of which there are no files."""
+        definition = self._definitions.current.topics[str(name)]
+        try:
+            self._definitions.change(lambda d: d.without_topic(name, definition))
+        except BaseException as error:
+            if is_outcome_unknown(error):
+                self.mark_deleted(name, definition, now_ms)
+            raise
+        self._definitions.confirm_removals([definition.id] if definition.id else ())
 
     def remove(self, name: TopicName, deletion: Deletion) -> None:
         """Delete the logs that a mark names: the partitions first, the mark last."""
@@ -317,9 +362,10 @@ class TopicDirectories:
     def _settle(self) -> None:
         scanned = scan_topics(self._fs, self._root, self._definitions.current)
         for name, deletion in scanned.deleted.items():
-            self._undefine(name, deletion)
-            self.remove(name, deletion)
-        self._finish_removals()
+            with may_stay_unfinished(log, f"topic {name}"), suppress(NotDefined, TopicChanged):
+                self._undefine(name, deletion)
+                self.remove(name, deletion)
+        changed = self._finish_removals() or bool(scanned.deleted)
         definitions = self._definitions.current
         for name in scanned.unfinished:
             if definitions.defines(name) and not is_restoring(self._fs, self.path(name)):
@@ -330,7 +376,7 @@ class TopicDirectories:
             with suppress(WriteFailed):
                 remove_tree(self._fs, self.path(name))
         self._update_inventory(scanned)
-        if scanned.deleted:
+        if changed:
             # A deletion may leave a log that its mark does not name.
             self.scan()
         else:
@@ -349,21 +395,52 @@ class TopicDirectories:
         """Remove the definition of what a mark says is deleted, not of another one of its name."""
         definitions = self._definitions.current
         identity = definitions.identity(name)
-        if str(name) not in definitions.topics or not definitions.owns(name):
+        known = definitions.topics.get(str(name))
+        if known is None or not definitions.owns(name):
             return
         if identity is None or deletion.of == identity:
-            self._definitions.change(partial(Definitions.without_topic, name=name))
+            self._definitions.change(lambda d: d.without_topic(name, known))
 
-    def _finish_removals(self) -> None:
-        """Delete the directories of exactly those objects that were deleted, and confirm it."""
-        removals = [each for each in self._definitions.removals() if not each.is_store]
+    def _finish_removals(self) -> bool:
+        """Delete the directories of what was deleted, and confirm it; was there anything?"""
+        removals = self.removals()
+        done = []
         for removal in removals:
-            name = TopicName.parse(removal.identity.name)
-            for part in {name, *map(name.partition_name, range(removal.partitions))}:
-                if read_object(self._fs, self.path(part)) == removal.identity:
-                    self._inventory.remove([part])
-                    remove_tree(self._fs, self.path(part), OBJECT)
-        self._definitions.confirm_removals([each.identity.id for each in removals])
+            with may_stay_unfinished(log, f"topic {removal.name}"):
+                self.finish_removal(removal)
+                done.append(removal.identity.id)
+        self._definitions.confirm_removals(done)
+        return bool(removals)
+
+    def removals(self) -> list[RemovedObject]:
+        """The deletions of topics that this node has not confirmed."""
+        return [each for each in self._definitions.removals() if not each.is_store]
+
+    def finish_removal(self, removal: RemovedObject) -> None:
+        """Delete the directories of exactly the object that was deleted."""
+        name = removal.name
+        deletion = deletion_of(self._fs, self._root, name)
+        if deletion is not None and deletion.of == removal.identity:
+            self.remove(name, deletion)
+        for part in removal.directories:
+            path = self.path(part)
+            if removal.partitions and part == name and not is_unused(self._fs, path):
+                # A log in the directory of a partitioned topic itself is of another topic.
+                continue
+            if read_object(self._fs, path) == removal.identity:
+                self._inventory.remove([part])
+                remove_tree(self._fs, path, OBJECT)
+            self.unclaimed.pop(part, None)
+
+    def clear_removed(self, name: TopicName) -> None:
+        """Delete the directory of a deleted topic of the name, before another one uses it."""
+        found = read_object(self._fs, self.path(name))
+        if found is not None and found != self._definitions.current.identity(name):
+            for removal in self.removals():
+                if removal.identity == found:
+                    self._inventory.remove([name])
+                    remove_tree(self._fs, self.path(name), OBJECT)
+                    self.unclaimed.pop(name, None)
 
     def _update_inventory(self, scanned: FoundDirectories) -> None:
         """Add the logs found to the inventory, or rebuild it if there is none."""

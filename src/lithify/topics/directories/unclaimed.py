@@ -277,6 +277,12 @@ def _adopted(
     here = definitions.here
     known = definitions.topics.get(str(name))
     if known is not None:
+        others = sorted({*known.owners}.difference(here))
+        if others:
+            raise AlreadyDefined(
+                f"topic {name} is on node {others[0]}, and so are all of its partitions: move the "
+                "directories there, and adopt them there"
+            )
         # The partitions were added after these definitions were saved.
         added = max(topic.partitions - known.partitions, 0)
         owners = known.owners + here * added

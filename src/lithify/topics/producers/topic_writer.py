@@ -78,6 +78,8 @@ class TopicWriter:
         self._clock = clock
         self._library_sequence = 0
         self.terminated = False
+        self.withdrawn = False
+        """The topic was deleted, or is on another node: nothing more is accepted."""
         self.refusal = ""
         """The reason why writes are refused at the moment; empty if they are not."""
         self.entries_in = 0
@@ -219,7 +221,12 @@ class TopicWriter:
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(producer)
 
     def check_writable(self) -> None:
-        """Raise `TopicTerminated`, or `BacklogExceeded` while a subscription is too far behind."""
+        """Raise `TopicTerminated`, or `BacklogExceeded` while a subscription is too far behind.
+
+        `LogClosed` if the topic was withdrawn.
+        """
+        if self.withdrawn:
+            raise LogClosed(f"topic {self._name} was deleted, or is on another node")
         if self.terminated:
             raise TopicTerminated(f"topic {self._name} is terminated")
         if self.refusal:

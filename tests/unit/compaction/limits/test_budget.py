@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.compaction.limits.budget import Allowance, Budget
+from lithify.compaction.limits.budget import START_S, Allowance, Budget
+from lithify.compaction.limits.token_bucket import SLEEP_S_MIN
 from lithify.compaction.run.control import RunControl
 from lithify.errors import InvalidSetting, PlanStale, RunCancelled
 from tests.unit.compaction.limits.test_token_bucket import SteppingClock
@@ -35,7 +36,17 @@ def test_an_allowance_counts_what_passes_and_what_was_waited_for() -> None:
     allowance.write(22_000)
 
     assert (allowance.bytes_read, allowance.bytes_written) == (6_000, 22_000)
-    assert allowance.waited_s == pytest.approx(0.6 + 1.0, abs=0.001)
+    assert allowance.waited_s == pytest.approx(0.6 - START_S + 1.0, abs=1e-6)
+
+
+def test_the_bytes_of_a_millisecond_pass_at_once() -> None:
+    allowance = Allowance(Budget(read_bytes_per_s=1_000_000), ManualClock())
+
+    allowance.read(1_000)
+    assert allowance.waited_s == 0
+
+    allowance.read(1_000)
+    assert 0.001 <= allowance.waited_s <= 0.001 + 2 * SLEEP_S_MIN
 
 
 def test_tasks_side_by_side_share_a_budget() -> None:

@@ -101,7 +101,8 @@ def test_any_history_keeps_to_the_limits(rate: int, history: list[float | None])
 
 def test_all_tasks_together_keep_to_the_rate_and_follow_it() -> None:
     story = Story()
-    tasks = [Allowance(with_pace(Budget(), story.rate).share(4), story.clock) for _ in range(4)]
+    paced = with_pace(Budget(), story.rate, 64 * MIB)
+    tasks = [Allowance(paced.share(4), story.clock) for _ in range(4)]
     assert {task.writes.bytes_per_s for task in tasks} == {16 * MIB}
     story.window(500)
     for task in tasks:
@@ -112,7 +113,7 @@ def test_all_tasks_together_keep_to_the_rate_and_follow_it() -> None:
 
 def test_a_limit_of_the_budget_stays_one() -> None:
     story = Story()
-    budget = with_pace(Budget(write_bytes_per_s=8 * MIB), story.rate)
+    budget = with_pace(Budget(write_bytes_per_s=8 * MIB), story.rate, 64 * MIB)
     allowance = Allowance(budget, story.clock)
     assert allowance.writes.bytes_per_s == 8 * MIB
     assert allowance.reads.bytes_per_s == 64 * MIB
@@ -121,14 +122,18 @@ def test_a_limit_of_the_budget_stays_one() -> None:
 
 def test_a_torn_or_missing_rate_keeps_the_current_one() -> None:
     story = Story()
-    allowance = Allowance(with_pace(Budget(), story.rate), story.clock)
+    paced = with_pace(Budget(), story.rate, 64 * MIB)
+    allowance = Allowance(paced, story.clock)
+    assert allowance.writes.bytes_per_s == 64 * MIB, "before any rate is written"
+    story.window(500)
+    allowance.write(0)
     with story.rate.fs.open_append(story.rate.path) as file:
         file.write(b"more")
     assert story.rate.read() is None
     story.pacer.close()
     story.clock.advance(1)
     allowance.write(0)
-    assert allowance.writes.bytes_per_s == 64 * MIB
+    assert allowance.writes.bytes_per_s == 32 * MIB
     story.pacer.close()
 
 

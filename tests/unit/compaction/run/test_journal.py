@@ -9,10 +9,11 @@ import pytest
 
 from lithify.compaction.reports.report import Cause
 from lithify.compaction.run.journal import Journal, Phase, RunRecord
-from lithify.errors import DamagedFile, UnsupportedVersion
+from lithify.errors import DamagedFile, UnsupportedVersion, WriteFailed
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.fs.checked_lines import encode_line
 from lithify.log.manifest import DeadRef, SegmentRef
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 
 DIRECTORY = "/data/log"
 PATH = f"{DIRECTORY}/JOURNAL"
@@ -111,6 +112,37 @@ def test_a_torn_step_is_ignored() -> None:
             file.truncate(0)
             file.write(whole[:size])
         assert journal.read() == RECORD
+
+
+def test_a_step_after_one_that_failed_is_never_mixed_with_it() -> None:
+    disk, _ = new_journal()
+    fs = FaultyFileSystem(disk)
+    journal = Journal(fs, DIRECTORY)
+    journal.create(RECORD)
+    fs.add(Fault("fsync", "*/JOURNAL", kind="EIO"))
+    with pytest.raises(WriteFailed):
+        journal.copied(0, TARGET)
+    # The first fsync makes the truncation durable.
+    fs.add(Fault("fsync", "*/JOURNAL", nth=2, kind="CRASH"))
+    with pytest.raises(PowerCut):
+        journal.enter(Phase.COMMIT)
+    for seed in range(50):
+        found = Journal(disk.crash_clone(random.Random(seed)), DIRECTORY).read()
+        assert found is not None
+        assert found.phase in (Phase.PREPARE, Phase.COMMIT)
+        assert not found.targets
+
+
+def test_each_step_reads_nothing_and_makes_the_file_durable_once() -> None:
+    disk, _ = new_journal()
+    fs = FaultyFileSystem(disk, record=True)
+    journal = Journal(fs, DIRECTORY)
+    journal.create(RECORD)
+    before = len(fs.trace)
+    journal.enter(Phase.COMMIT)
+    journal.enter(Phase.CLEANUP)
+    seen = [line.split()[0] for line in fs.trace[before:]]
+    assert seen == ["open_append", "size", "write", "fsync", "size"] * 2
 
 
 def test_the_end_of_a_run_removes_the_file() -> None:

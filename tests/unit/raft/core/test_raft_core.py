@@ -35,6 +35,7 @@ from lithify.raft.core import (
 )
 from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
+from lithify.raft.errors import EntryUnreadable
 
 THREE = Config(frozenset(("n1", "n2", "n3")))
 
@@ -192,6 +193,28 @@ def test_an_acknowledgement_of_a_non_member_commits_nothing() -> None:
     assert core.status().commit == 0
     core.step(AppendReply("n2", "n1", 1, 1))
     assert core.status().commit == 1
+
+
+def test_a_committed_entry_that_cannot_be_read_does_not_end_its_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core, storage = member(Config(frozenset(("n1", "n2"))))
+    core.campaign()
+    for pre in (True, False):
+        work(core, storage)
+        core.step(VoteReply("n2", "n1", 1, granted=True, pre=pre))
+    work(core, storage)
+    work(core, storage)
+    core.step(AppendReply("n2", "n1", 1, 1))
+    assert core.status().commit == 1
+
+    def term(index: int) -> int:
+        raise EntryUnreadable(index, "1.seg", ValueError("damaged"))
+
+    monkeypatch.setattr(storage, "term", term)
+    monkeypatch.setattr(storage, "entries", lambda first, *_: term(first))
+    # It hands over to the other member, which has the entry.
+    assert work(core, storage).messages == [TimeoutNow("n1", "n2", 1)]
 
 
 def test_entries_that_do_not_follow_each_other_are_refused() -> None:

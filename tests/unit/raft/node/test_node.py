@@ -143,7 +143,7 @@ def test_work_of_a_group_is_dropped_while_the_node_stops(tmp_path: Path) -> None
         await until(node._disk._ending.is_set)
         group.take_snapshot()
         node.mark(group)
-        await until(lambda: not node._marked)
+        await until(lambda: not node._rounds.marked)
         let_go.set()
 
     async def story() -> None:

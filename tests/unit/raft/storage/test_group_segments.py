@@ -82,3 +82,22 @@ def test_a_file_that_was_replaced_during_a_read_is_not_read_again(life: Life) ->
     assert life.log.read([2])[0].payload == BLOCK
     assert life.log.read([1])[0].payload == BLOCK
     assert not life.log.segments.damages.open
+
+
+def test_a_snapshot_beside_a_flush_counts_what_the_flush_adds_to_a_sealed_segment() -> None:
+    fs = MemoryFileSystem()
+    storage = RaftStorage(fs, "d")
+    log = storage.create("a").log
+    log.append([Entry(1, 1, b"one")])
+    (rolled,) = (event for event in storage.wal.roll() if isinstance(event, Rolled))
+    storage.settle(rolled, storage.flush(rolled))
+    log.append([Entry(2, 1, b"two")])
+    (rolled,) = (event for event in storage.wal.roll() if isinstance(event, Rolled))
+    # The flush has read which segment is the newest, when a repair seals that.
+    done = storage.flush(rolled)
+    log.segments.seal_newest()
+    assert log.segments.cut() == (0, 0)
+    storage.settle(rolled, done)
+    assert log.segments.spans[-1].last == 2
+    log.segments.limit(1)
+    assert log.segments.cut() == (2, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from lithify.log.directory_marks import Deletion, log_id_in, write_deletion
 from lithify.log.object_file import WrongObject, read_object
 from lithify.node.catalog_definitions import CatalogDefinitions
 from lithify.settings import LogSettings
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.directories.unclaimed import UnclaimedTopic, adopting
@@ -26,6 +29,8 @@ from tests.property.test_directories import copy_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lithify.fs import FileSystem
+
 ORDERS = f"{NODE}/topics/public/default/orders"
 NAME = TopicName.parse("orders")
 
@@ -36,12 +41,12 @@ def cluster() -> Iterator[MemoryCluster]:
         yield opened
 
 
-def definitions_of(cluster: MemoryCluster, fs: MemoryFileSystem) -> CatalogDefinitions:
+def definitions_of(cluster: MemoryCluster, fs: FileSystem) -> CatalogDefinitions:
     fs.mkdir(NODE)
     return CatalogDefinitions(cluster.member(), fs, NODE, ignore_events)
 
 
-def opened(cluster: MemoryCluster, fs: MemoryFileSystem) -> Topics:
+def opened(cluster: MemoryCluster, fs: FileSystem) -> Topics:
     return Topics(
         fs,
         NODE,
@@ -308,3 +313,68 @@ def test_a_mark_that_an_adopted_directory_had_deletes_nothing_later(
         topics = opened(new, fs)
         assert [m.value for m in topics.get("orders").read()] == [b"old"]
         topics.close()
+
+
+@pytest.mark.parametrize("act", ["create", "adopt", "claim", "delete"])
+def test_a_power_cut_at_any_operation_leaves_a_topic_that_is_served_unclaimed_or_absent(
+    act: str,
+) -> None:
+    for nth in range(1, 1000):
+        disk = MemoryFileSystem()
+        done = False
+        with MemoryCluster() as cluster, MemoryCluster() as lost:
+            used(lost if act == "adopt" else cluster, disk).close()
+            if act == "claim":
+                disk.remove(f"{ORDERS}/OBJECT")
+                disk.sync_dir(ORDERS)
+            with suppress(PowerCut):
+                faults = [Fault("mutating", nth=nth, kind="CRASH")]
+                topics = opened(cluster, FaultyFileSystem(disk, faults))
+                if act == "create":
+                    topics.create("new").append(value=b"new")
+                elif act == "delete":
+                    topics.delete("orders")
+                else:
+                    topics.adopt("orders")
+                done = True
+            left = disk.crash_clone(random.Random(nth))
+            topics = opened(cluster, left)
+            for each in topics.unclaimed():
+                topics.adopt(each.name)
+            if act != "delete":
+                assert [m.value for m in topics.get("orders").read()] == [b"old"]
+                assert read_object(left, ORDERS) == topics.definitions.current.identity(NAME)
+            elif topics.exists("orders"):
+                assert not done
+                assert [m.value for m in topics.get("orders").read()] == [b"old"]
+            else:
+                assert not left.exists(ORDERS)
+                assert topics.definitions.removals() == []
+            if act == "create" and topics.exists("new"):
+                found = [m.value for m in topics.get("new").read()]
+                assert found == [b"new"] or not done
+            topics.close()
+        if done:
+            assert nth > 3
+            return
+    raise AssertionError
+
+
+def test_a_removal_keeps_a_log_in_the_directory_of_a_partitioned_topic_itself(
+    cluster: MemoryCluster,
+) -> None:
+    """It is of no partition, whatever it names: a deletion by this node keeps it, too."""
+    fs = MemoryFileSystem()
+    topics = opened(cluster, fs)
+    topics.create_partitioned("orders", 1)
+    topics.get("orders-partition-0").append(value=b"old")
+    topics.close()
+    copy_tree(fs, f"{ORDERS}-partition-0", ORDERS)
+    other = definitions_of(cluster, MemoryFileSystem())
+    other.change(lambda d: d.without_topic(NAME))
+    topics = opened(cluster, fs)
+    assert topics.definitions.removals() == []
+    assert not fs.exists(f"{ORDERS}-partition-0")
+    topics.adopt("orders")
+    assert [m.value for m in topics.get("orders").read()] == [b"old"]
+    topics.close()

@@ -8,7 +8,11 @@ from lithify.errors import UnclaimedDirectory, WriteFailed
 from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.log.file_names import DELETED
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
-from lithify.topics.definitions.definitions import AlreadyDefined, NamespaceDefinition
+from lithify.topics.definitions.definitions import (
+    AlreadyDefined,
+    NamespaceDefinition,
+    TopicDefinition,
+)
 from lithify.topics.definitions.topic_names import Namespace, TopicName
 from lithify.topics.schemas.schemas import Schema, SchemaType
 from lithify.topics.subscriptions.cursor import Cursor
@@ -172,7 +176,7 @@ def test_a_mark_about_another_log_deletes_nothing() -> None:
     fs, other = filled("a"), filled("a")
     topics = open_topics(FaultyFileSystem(fs, [Fault("rmdir", nth=1, kind="EIO")]))
     path = topics._directories.path(TopicName.parse("a"))
-    topics._directories.mark_deleted(TopicName.parse("a"), [], 0)
+    topics._directories.mark_deleted(TopicName.parse("a"), TopicDefinition(), 0)
     topics.close()
     mark = read_file(fs, f"{path}/{DELETED}")
     write_atomic(other, f"{path}/{DELETED}", mark)
@@ -253,8 +257,7 @@ def test_deleting_a_topic_leaves_a_log_that_its_definition_does_not_explain(
         topics.get(f"orders-partition-{number}").append(value=b"p")
     if interrupted:
         name = TopicName.parse("orders")
-        parts = [name.partition_name(number) for number in range(2)]
-        topics._directories.mark_deleted(name, parts, 0)
+        topics._directories.mark_deleted(name, TopicDefinition(2), 0)
     else:
         topics.delete("orders")
     topics.close()

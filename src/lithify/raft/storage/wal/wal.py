@@ -119,6 +119,8 @@ class Wal:
         self._unproved = False
         """Does nothing follow the last batch of the file?"""
         self._waits_end = False
+        self.unrolled_bytes = 0
+        """Of all files whose entries do not belong to the segment writer yet. Any thread."""
         self.is_doubtful = False
         """May acknowledged entries have been lost with a damaged batch?"""
         self.cut_bytes = 0
@@ -296,6 +298,7 @@ class Wal:
         self._file.fdatasync()
         self._sequence += 1
         self._size += len(batch)
+        self.unrolled_bytes += len(batch)
         self._ends[self._number] = self._size
 
     def _begin_file(self) -> None:
@@ -344,7 +347,7 @@ class Wal:
         if full is not None:
             full.close()
         rolled = Rolled(number, self._indexes)
-        self._indexes = {}
+        self._indexes, self.unrolled_bytes = {}, 0
         return [rolled]
 
     @property
@@ -383,6 +386,7 @@ class Wal:
         reading = WalRecovery(self._fs, self._directory, self._live, self._manifest)
         groups = reading.run(installs, known)
         self._ends = reading.ends
+        self.unrolled_bytes = sum(self._ends.values())
         if self._manifest is not None and not self._manifest.exists:
             self._manifest.wal = dict(self._ends)
         self.cut_bytes, self.is_doubtful = reading.cut_bytes, reading.is_doubtful

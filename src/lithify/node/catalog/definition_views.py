@@ -10,10 +10,10 @@ Pure; any thread.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import ItemsView, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lithify.catalog.objects import NamespaceDescriptor, ObjectKind
+from lithify.catalog.objects import NamespaceDescriptor, ObjectKind, TopicDescriptor
 from lithify.topics.definitions.definitions import (
     Definitions,
     NamespaceDefinition,
@@ -53,7 +53,11 @@ def own_definitions(definitions: Definitions) -> Definitions:
         dict(definitions.tenants),
         dict(definitions.namespaces),
         {name: each for name, each in definitions.topics.items() if node in each.owners},
-        {name: row for name, row in definitions.stores.items() if places[name].owner == node},
+        {
+            name: row
+            for name, row in definitions.stores.items()
+            if places[name].owner == node and row["created_ms"]
+        },
         definitions.logs,
         node,
     )
@@ -113,14 +117,39 @@ class _Topics(_View[TopicDefinition]):
         found = self.catalog.topic(f"{tenant}/{namespace}", local)
         if found is None or not key.startswith(PERSISTENT):
             return None
-        return TopicDefinition(
-            found.partitions, found.created_ms, dict(found.settings), found.id, found.owners
-        )
+        return _topic_definition(found)
 
     def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.ids())
+
+    def items(self) -> ItemsView[str, TopicDefinition]:
+        return _TopicItems(self)
+
+    def ids(self) -> Iterator[tuple[str, int]]:
+        """The names and ids of all topics."""
         for namespace, above in self._namespaces():
-            for name in self._names(ObjectKind.TOPIC, above):
-                yield f"{PERSISTENT}{namespace}/{name}"
+            group = self.catalog.directory.get((ObjectKind.TOPIC, above))
+            for name, each in group.items() if group is not None else ():
+                yield f"{PERSISTENT}{namespace}/{name}", each
+
+
+class _TopicItems(ItemsView[str, TopicDefinition]):
+    """All entries of a view by the ids of topics: a third of the cost of finding each by name."""
+
+    def __init__(self, topics: _Topics) -> None:
+        super().__init__(topics)
+        self._topics = topics
+
+    def __iter__(self) -> Iterator[tuple[str, TopicDefinition]]:
+        get = self._topics.catalog.get
+        for name, each in self._topics.ids():
+            yield name, _topic_definition(get(TopicDescriptor, each))
+
+
+def _topic_definition(topic: TopicDescriptor) -> TopicDefinition:
+    return TopicDefinition(
+        topic.partitions, topic.created_ms, dict(topic.settings), topic.id, topic.owners
+    )
 
 
 class _Stores(_View[dict[str, Any]]):

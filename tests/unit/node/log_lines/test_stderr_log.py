@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from lithify.events import SegmentSealed, WriteRefused
-from lithify.node.stderr_log import configure_log_lines, log_event
+from lithify.node.log_lines.stderr_log import configure_log_lines, log_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

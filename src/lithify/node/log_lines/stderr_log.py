@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from lithify.events import SetAside, WriteRefused
-from lithify.node.stderr_queue import EXIT_S, LineQueue
+from lithify.node.log_lines.stderr_queue import EXIT_S, LineQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.node.stderr_queue import LineQueue
+from lithify.node.log_lines.stderr_queue import LineQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def test_a_non_blocking_pipe_loses_nothing() -> None:
 
 
 def test_writes_refused_by_a_full_disk_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.node.stderr_queue.RETRY_S", 0)
+    monkeypatch.setattr("lithify.node.log_lines.stderr_queue.RETRY_S", 0)
     written, is_tried, is_full = io.BytesIO(), threading.Event(), True
 
     def write(data: memoryview) -> int:

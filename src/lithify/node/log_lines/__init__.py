@@ -1,0 +1,3 @@
+"""Log lines on stderr; see `stderr_log.py`."""
+
+__all__: list[str] = []
