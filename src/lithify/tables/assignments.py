@@ -108,9 +108,7 @@ def parse_group(name: str) -> Partition | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
-def choose_nodes(
-    partition: Partition, replicas: int, members: Collection[str]
-) -> tuple[str, ...]:
+def choose_nodes(partition: Partition, replicas: int, members: Collection[str]) -> tuple[str, ...]:
     """The nodes of a partition, the best one first; fewer if the cluster has fewer."""
 
     def rank(node: str) -> tuple[int, str]:

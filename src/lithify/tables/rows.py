@@ -33,6 +33,7 @@ __all__ = [
     "ROW_BYTES_MAX",
     "check_key",
     "check_row",
+    "check_some",
     "decode_row",
     "encode_row",
     "key_names",
@@ -89,6 +90,12 @@ def check_key(table: TableDescriptor, key: Mapping[str, Any]) -> dict[str, Any]:
     if missing := columns.keys() - key.keys():
         raise InvalidRow(table.name, f"column {min(missing)} of the key is missing")
     return {name: _checked(table, column, key) for name, column in columns.items()}
+
+
+def check_some(table: TableDescriptor, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of columns of a table, each checked as in a row."""
+    columns = {column.name: column for column in table.columns}
+    return {name: _checked(table, columns[name], values) for name in values}
 
 
 def _checked(table: TableDescriptor, column: Column, row: Mapping[str, Any]) -> Any:
