@@ -244,10 +244,10 @@ class Cluster:
             metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
         )
         observe = partial(self._observe, history)
-        tables = self._open_tables()
-        works = [self._registry.register, self._registry.follow, observe]
-        for work in (*works, *tables.works()):
+        for work in (self._registry.register, self._registry.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
+        for each in self._open_tables().works():
+            self._tasks.append(asyncio.create_task(self._run(each)))
 
     def _open_tables(self) -> TableWork:
         node, settings, metastore = self.node, self._table_settings, self.metastore

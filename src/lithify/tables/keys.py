@@ -35,6 +35,7 @@ __all__ = [
     "PUBLISHED_KEY",
     "SYSTEM_SPACE",
     "build_key",
+    "columns_of",
     "index_entry_key",
     "partition_of",
     "prefix_bounds",
@@ -66,7 +67,7 @@ def space_of(object_id: int) -> bytes:
 def primary_key(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
     """The ordered bytes of the key of a row, whose values were checked."""
     return b"".join(
-        form_of(column.type).ordered(row[column.name]) for column in _columns(table, table.key)
+        form_of(column.type).ordered(row[column.name]) for column in columns_of(table, table.key)
     )
 
 
@@ -79,7 +80,7 @@ def partition_of(table: TableDescriptor, row: Mapping[str, Any], partitions: int
     """The partition of a row, or of a mapping that has at least the partition key."""
     parts = (
         form_of(column.type).ordered(row[column.name])
-        for column in _columns(table, table.partition_key)
+        for column in columns_of(table, table.partition_key)
     )
     return mmh3.hash(b"".join(parts), signed=False) % partitions
 
@@ -88,7 +89,7 @@ def index_entry_key(
     table: TableDescriptor, index: IndexDescriptor, row: Mapping[str, Any]
 ) -> bytes:
     """The key of a row's entry in an index."""
-    values = [(column, row.get(column.name)) for column in _columns(table, index.columns)]
+    values = [(column, row.get(column.name)) for column in columns_of(table, index.columns)]
     key = space_of(index.id) + _nullable(values)
     if not index.unique or any(value is None for _, value in values):
         key += primary_key(table, row)
@@ -102,7 +103,7 @@ def primary_key_of_entry(
     if index.unique:
         return value
     at = len(space_of(index.id))
-    for column in _columns(table, index.columns):
+    for column in columns_of(table, index.columns):
         is_null = key[at : at + 1] == _NULL
         at += 1 if is_null else 1 + ordered_bytes(column.type, key, at + 1)
     return key[at:]
@@ -126,7 +127,8 @@ def _nullable(values: Iterable[tuple[Column, Any]]) -> bytes:
     )
 
 
-def _columns(table: TableDescriptor, ids: Iterable[int]) -> list[Column]:
+def columns_of(table: TableDescriptor, ids: Iterable[int]) -> list[Column]:
+    """The columns with these ids, in their order."""
     by_id = {column.id: column for column in table.columns}
     return [by_id[each] for each in ids]
 

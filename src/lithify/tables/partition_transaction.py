@@ -30,6 +30,7 @@ from lithify.errors import InvalidInput
 from lithify.metastore.errors import RevisionCompacted
 from lithify.metastore.transaction import Compare, Condition, Delete, Put, Transaction
 from lithify.tables.errors import (
+    InvalidRow,
     SchemaChanged,
     TransactionConflict,
     TransactionEnded,
@@ -37,13 +38,21 @@ from lithify.tables.errors import (
     UniqueViolation,
     WrongPartition,
 )
-from lithify.tables.keys import index_entry_key, partition_of, primary_key, row_key, space_of
+from lithify.tables.keys import (
+    columns_of,
+    index_entry_key,
+    partition_of,
+    prefix_bounds,
+    primary_key,
+    row_key,
+)
 from lithify.tables.rows import (
     check_key,
     check_row,
     decode_row,
     encode_row,
     key_names,
+    leading_values,
     schema_version_of,
 )
 
@@ -109,18 +118,15 @@ class PartitionTransaction:
         found = await self._get(stored)
         return None if found is None else self._decoded(table, found)
 
-    async def scan(
-        self,
-        name: str,
-        partition_key: Mapping[str, Any],
-        start: bytes = b"",
-        end: bytes = b"",
-    ) -> list[dict[str, Any]]:
-        """All rows of the partition of a key whose keys are in a range, in the order of the key."""
+    async def scan(self, name: str, prefix: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All rows whose key begins with these values, which determine the partition, in order."""
         table = self._table(name)
-        await self._enter(table, partition_key)
-        low = start or space_of(table.id)
-        high = end or space_of(table.id + 1)
+        columns = columns_of(table, table.key)
+        values = leading_values(table, "key", columns, prefix)
+        if any(column.name not in prefix for column in columns_of(table, table.partition_key)):
+            raise InvalidRow(name, "a transaction scans the rows of one partition key")
+        await self._enter(table, prefix)
+        low, high = prefix_bounds(table.id, columns, values, nullable=False)
         revision = await self._read_revision()
         self._ranges.append((low, high))
         found: dict[bytes, dict[str, Any]] = {}

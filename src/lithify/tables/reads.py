@@ -26,23 +26,32 @@ from lithify.metastore.errors import RevisionCompacted, TimeCompacted
 from lithify.metastore.metastore import Rows
 from lithify.tables.errors import IndexNotAvailable, InvalidRow, SchemaChanged
 from lithify.tables.keys import (
+    columns_of,
     partition_of,
     prefix_bounds,
     primary_key_of_entry,
     row_key,
     space_of,
 )
-from lithify.tables.rows import check_key, check_some, decode_row, schema_version_of
+from lithify.tables.rows import check_key, check_some, decode_row, leading_values, schema_version_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from lithify.catalog.catalog import Catalog
-    from lithify.catalog.objects import Column, IndexDescriptor, TableDescriptor
+    from lithify.catalog.objects import IndexDescriptor, TableDescriptor
     from lithify.metastore.metastore import KeyValue, Metastore
     from lithify.tables.assignments import Partition
 
-__all__ = ["PAGE_ROWS_MAX", "Cursor", "Page", "TableReader", "decode_checked", "table_named"]
+__all__ = [
+    "PAGE_ROWS_MAX",
+    "Cursor",
+    "Page",
+    "TableReader",
+    "decode_checked",
+    "partitions_with",
+    "table_named",
+]
 
 PAGE_ROWS_MAX = 1000
 
@@ -64,6 +73,15 @@ def table_named(catalog: Catalog, name: str) -> TableDescriptor:
     if table is None:
         raise ObjectNotFound(ObjectKind.TABLE, name)
     return table
+
+
+def partitions_with(catalog: Catalog, table: TableDescriptor, prefix: Mapping[str, Any]) -> range:
+    """The partitions that can have rows with these values of columns."""
+    zone = catalog.get(ZoneDescriptor, table.zone_id)
+    if all(column.name in prefix for column in columns_of(table, table.partition_key)):
+        number = partition_of(table, check_some(table, prefix), zone.partitions)
+        return range(number, number + 1)
+    return range(zone.partitions)
 
 
 def decode_checked(table: TableDescriptor, data: bytes) -> dict[str, Any]:
@@ -100,8 +118,8 @@ class TableReader:
     ) -> Page:
         """A page of the rows whose key begins with the values of `prefix`."""
         table = table_named(self.catalog, name)
-        columns = _columns(table, table.key)
-        values = _leading(table, "key", columns, prefix)
+        columns = columns_of(table, table.key)
+        values = leading_values(table, "key", columns, prefix)
         bounds = prefix_bounds(table.id, columns, values, nullable=False)
 
         async def rows_of(partition: Partition, found: Rows) -> list[dict[str, Any]]:  # noqa: ARG001
@@ -121,8 +139,8 @@ class TableReader:
         """A page of the rows whose columns of an index begin with the values of `prefix`."""
         table = table_named(self.catalog, name)
         index = self._index(table, index_name)
-        columns = _columns(table, index.columns)
-        values = _leading(table, f"index {index_name}", columns, prefix)
+        columns = columns_of(table, index.columns)
+        values = leading_values(table, f"index {index_name}", columns, prefix)
         bounds = prefix_bounds(index.id, columns, values, nullable=True)
 
         async def rows_of(partition: Partition, found: Rows) -> list[dict[str, Any]]:
@@ -148,7 +166,7 @@ class TableReader:
         after: Cursor | None,
     ) -> Page:
         zone = self._zone(table)
-        numbers = self._numbers(table, zone, prefix)
+        numbers = partitions_with(self.catalog, table, prefix)
         limit = min(limit, PAGE_ROWS_MAX)
         rows: list[dict[str, Any]] = []
         number, key = after if after is not None else (numbers[0], b"")
@@ -164,15 +182,6 @@ class TableReader:
             if len(rows) >= limit and number in numbers:
                 return Page(rows, (number, key))
         return Page(rows, None)
-
-    def _numbers(
-        self, table: TableDescriptor, zone: ZoneDescriptor, prefix: Mapping[str, Any]
-    ) -> range:
-        """The partitions that can have rows with these values."""
-        if all(column.name in prefix for column in _columns(table, table.partition_key)):
-            number = partition_of(table, prefix, zone.partitions)
-            return range(number, number + 1)
-        return range(zone.partitions)
 
     async def _range(self, partition: Partition, start: bytes, end: bytes, limit: int) -> Rows:
         store = await self._store_of(partition)
@@ -216,21 +225,3 @@ class TableReader:
         if index.status is not IndexStatus.AVAILABLE:
             raise IndexNotAvailable(table.name, name, index.status)
         return index
-
-
-def _columns(table: TableDescriptor, ids: tuple[int, ...]) -> list[Column]:
-    by_id = {column.id: column for column in table.columns}
-    return [by_id[each] for each in ids]
-
-
-def _leading(
-    table: TableDescriptor, what: str, columns: list[Column], given: Mapping[str, Any]
-) -> list[Any]:
-    """The values of the first columns; all that are given must be among these."""
-    names = [column.name for column in columns]
-    leading = names[: len(given)]
-    if set(leading) != set(given):
-        rule = f"values must be given of the first columns of its {what}: {', '.join(names)}"
-        raise InvalidRow(table.name, rule)
-    checked = check_some(table, given)
-    return [checked[name] for name in leading]

@@ -22,6 +22,7 @@ One event loop, that of the Raft node.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ from lithify.tables.keys import partition_of, row_key
 from lithify.tables.open_handles import OpenHandles, node_of_handle
 from lithify.tables.partition_transaction import PartitionTransaction
 from lithify.tables.partitions import PartitionHosting
-from lithify.tables.reads import Page, TableReader, decode_checked, table_named
+from lithify.tables.reads import Page, TableReader, decode_checked, partitions_with, table_named
 from lithify.tables.rows import check_key
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Tables:
                         raise WrongTransaction("indexes are read by read-only transactions only")
                     return Page(await used_by.scan(table, prefix), None), 0
                 return await self._page(used_by, table, prefix, index, limit, after)
-        at = at or self._catalog.now()
+        at = at or await self._present(table, prefix)
         with ExitStack() as ends:
             reader = await self._reader(at, ends)
             return await self._page(reader, table, prefix, index, limit, after)
@@ -189,6 +190,18 @@ class Tables:
         else:
             page = await reader.scan(table, prefix, limit=limit, after=after)
         return page, reader.timestamp
+
+    async def _present(self, name: str, prefix: Mapping[str, Any]) -> int:
+        """A time at which everything is seen that was committed before, on any node."""
+        if self._timing() != ALONE:
+            catalog = self._catalog.current
+            table = table_named(catalog, name)
+            numbers = partitions_with(catalog, table, prefix)
+            stores = [await self.hosting.ready((table.zone_id, each)) for each in numbers]
+            # The clocks of their leaders may be ahead.
+            times = await asyncio.gather(*(store.read_time() for store in stores))
+            self._catalog.observe(max(times))
+        return self._catalog.now()
 
     async def _newest(self, name: str, key: Mapping[str, Any]) -> dict[str, Any] | None:
         catalog = self._catalog.current
@@ -232,7 +245,7 @@ class Tables:
         async with self.handles.use(self._own(handle)) as used:
             try:
                 if isinstance(used.transaction, PartitionTransaction):
-                    await used.transaction.commit()
+                    await self._commit(used.transaction)
             finally:
                 self.handles.end(handle)
 
@@ -255,7 +268,7 @@ class Tables:
             try:
                 transaction = self._transaction(opened)
                 await work(transaction)
-                await transaction.commit()
+                await self._commit(transaction)
             except (TransactionConflict, SchemaChanged):
                 if attempt == ATTEMPTS_MAX:
                     raise
@@ -263,6 +276,12 @@ class Tables:
                 return
             finally:
                 self.active.end(opened)
+
+    async def _commit(self, transaction: PartitionTransaction) -> None:
+        outcome = await transaction.commit()
+        if outcome is not None:
+            # What begins here from now on sees it.
+            self._catalog.observe(outcome.timestamp)
 
     def _opened(self, life_ms: int) -> OpenTransaction:
         return self.active.begin(self._catalog.versions.at_time, life_ms / 1000)

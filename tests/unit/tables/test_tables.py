@@ -178,6 +178,7 @@ def test_a_scan_by_the_partition_key_has_the_rows_of_that_key(alone: Member) -> 
 def test_a_read_at_a_time_sees_the_rows_of_that_time(alone: Member) -> None:
     alone.do("put", "orders", order(1, 1, "old"))
     handle, at = alone.do("begin_read")
+    assert alone.rows({}, at=at) == [order(1, 1, "old")]
     alone.do("put", "orders", order(1, 1, "new"))
     alone.do("put", "orders", order(1, 2))
     assert alone.rows({}, at=at) == [order(1, 1, "old")]
