@@ -24,7 +24,7 @@ from lithify.catalog.errors import ObjectNotFound
 from lithify.catalog.objects import IndexStatus, ObjectKind, ZoneDescriptor
 from lithify.metastore.errors import RevisionCompacted, TimeCompacted
 from lithify.metastore.metastore import Rows
-from lithify.tables.errors import IndexNotAvailable, InvalidRow, SchemaChanged
+from lithify.tables.errors import IndexNotAvailable, SchemaChanged
 from lithify.tables.keys import (
     columns_of,
     partition_of,

@@ -20,6 +20,7 @@ from lithify.http.error_statuses import RequestRefused
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.raft.node.node import RaftNode
+from lithify.tables.tables import Tables
 
 __all__ = ["ClusterAccess", "ClusterDep", "KnownNode", "in_cluster"]
 
@@ -66,6 +67,8 @@ class ClusterAccess(Protocol):
     """The queue of all runs of the process; any thread."""
     history: HistoryCompaction | None
     """The compaction of the metastore; None if the cluster is only read."""
+    tables: Tables | None
+    """None if the cluster is only read."""
     leader_changes: int
     """Times that another node has become the leader of the metastore, as seen here."""
 

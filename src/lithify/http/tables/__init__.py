@@ -1,0 +1,1 @@
+"""Tables over HTTP: their definitions, rows and transactions."""
