@@ -99,7 +99,7 @@ def test_a_transaction_is_committed_or_rolled_back(node: ClusterNode) -> None:
     assert node.refused(404, "POST", path)[0] == "TransactionEnded"
 
 
-def test_a_conflict_is_refused_and_says_so(node: ClusterNode) -> None:
+def test_a_conflict_is_refused(node: ClusterNode) -> None:
     put(node, 1)
     begun = [node.call("POST", "/tables/transactions", json={})["id"] for _ in range(2)]
     for tx in begun:

@@ -3,7 +3,7 @@
     tables/assignments/<zone id><partition>     JSON; both numbers are 4 bytes big-endian
 
 `stable` are the nodes of the partition's Raft group, the first of which creates it. The group is
-`formed` when it may take commands: it then exists, and nobody creates it again. One that is
+`formed` when it may take commands: it then exists, and is not created again. One that is
 `ending` is dropped; then the key goes. `pending` are the nodes that it is moved to.
 
 The nodes are chosen by rendezvous hashing among the members of the cluster, not among those that

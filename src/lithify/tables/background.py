@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["TableWork"]
 
 ASSIGN_S = 2.0
-"""The interval of looks at the assignments that no change of the catalog has caused."""
+"""The interval of checks of the assignments that no change of the catalog has caused."""
 SWEEP_S = 1.0
 BUILD_S = 0.2
-"""The interval at which unfinished indexes are looked at."""
+"""The interval at which unfinished indexes are checked."""
 WATERMARK_S_MAX = 30.0
 
 

@@ -100,7 +100,7 @@ class IndexBuilds:
         self._said: set[bytes] = set()
         """Keys that this node has put."""
         self._is_clean = False
-        """Are there no keys of indexes that need none any more?"""
+        """Are there no keys of indexes that need none?"""
 
     def unfinished(self) -> list[IndexDescriptor]:
         """The indexes that are in force and have a next status."""

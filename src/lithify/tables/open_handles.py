@@ -87,7 +87,7 @@ class OpenHandles:
             found.ends.close()
 
     def sweep(self) -> None:
-        """End the transactions whose life is over and that nobody uses."""
+        """End the transactions whose life is over and that are not in use."""
         now_s = self._clock.monotonic_s()
         for handle, each in list(self._open.items()):
             if now_s >= each.deadline_s and not each.lock.locked():

@@ -10,8 +10,8 @@
 3. A group without an assignment is dropped by its leader: it was created for one that had gone.
 
 Requests to a partition go to its group, on whatever node that is. Each node removes what no read
-above the floor can see, as it does for the metastore (`metastore/maintenance.py`). An idle group
-costs a look at its state now and then, and nothing else here.
+above the floor can see, as it does for the metastore (`metastore/maintenance.py`). Of an idle group
+only the floor is compared now and then.
 
 One event loop, that of the Raft node.
 """

@@ -3,7 +3,7 @@
 On the leader of each partition, when the low watermark has risen:
 
 1. The floor rises to just below the newest revision at the low watermark. Then older versions of
-   rows are not live any more, and the group's own compaction reclaims them.
+   rows are not live, and the group's own compaction reclaims them.
 2. The rows of a table, and the entries of an index, that no version of the catalog from the low
    watermark on has, are deleted, `DELETED_TOGETHER` keys at a time. Ids ascend and are never
    reused: an id that the catalog at the low watermark had given, and does not have, is gone.
@@ -47,7 +47,7 @@ log = get_logger("lithify.tables")
 
 
 def gone_spaces(state: MetastoreState, catalog: Catalog) -> list[int]:
-    """The spaces of a partition that belong to nothing any more, as of the low watermark."""
+    """The spaces of a partition that belong to nothing as of the low watermark."""
     found = []
     start = space_of(SYSTEM_SPACE + 1)
     while (key := next(iter(state.keys.present(start, b"")), None)) is not None:

@@ -1,7 +1,7 @@
 """The assignments of all zones, kept by the leader of the metastore.
 
 A zone gets the assignments of its partitions when it has a table. They are `ending` when it has had
-none since the low watermark: nobody can read there any more. Then the groups are dropped, and an
+none since the low watermark, so nothing there can be read. Then the groups are dropped, and an
 assignment goes when its group is absent on every node.
 
 Every step is conditional and may be repeated, so two leaders at once do no harm. One event loop.

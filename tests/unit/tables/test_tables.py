@@ -283,7 +283,7 @@ def test_a_unique_index_refuses_a_second_row_and_is_dropped_if_there_are_two(
     assert alone.rows({"customer": 1, "note": "same"}, index="alone") == [order(1, 1, "same")]
 
 
-def test_what_is_older_than_the_low_watermark_goes(tmp_path: Path, stack: ExitStack) -> None:
+def test_rows_and_tables_older_than_the_low_watermark_are_removed(tmp_path: Path, stack: ExitStack) -> None:
     member = opened(tmp_path, stack, table_availability_ms=1000)
     member.execute(CreateZone("z", 1, 1), ORDERS)
     member.do("put", "orders", order(1, 1, "old"))

@@ -147,7 +147,7 @@ async def put(
         for at in range(0, len(rows), PUT_AT_ONCE):
             part = rows[at : at + PUT_AT_ONCE]
             puts = (tables.put(table, row) for row in part)
-            # Wait for all: an error must not leave puts behind that nobody waits for.
+            # Wait for all: after an error no put is still in progress.
             for result in await asyncio.gather(*puts, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
