@@ -268,7 +268,7 @@ class Cluster:
         versions, hosting = self.catalog.versions, tables.hosting
         reclaim = Reclaim(self.name, metastore, hosting, versions, self._alive)
         watermark.listen(reclaim.raised)
-        zones = ZoneAssignments(metastore, versions, hosting.assignments)
+        zones = ZoneAssignments(metastore, versions, hosting.assignments, self._alive)
         builds = IndexBuilds(
             self.name, metastore, self.catalog, hosting, tables.active, self._alive
         )

@@ -119,15 +119,20 @@ def choose_nodes(partition: Partition, replicas: int, members: Collection[str]) 
 
 
 def new_assignments(
-    zone: ZoneDescriptor, version: int, members: Collection[str], known: Collection[Partition]
+    zone: ZoneDescriptor,
+    version: int,
+    members: Collection[str],
+    alive: Collection[str],
+    known: Collection[Partition],
 ) -> dict[Partition, Assignment]:
-    """The assignments that a zone with tables lacks."""
-    wanted = ((zone.id, number) for number in range(zone.partitions))
-    return {
-        each: Assignment(choose_nodes(each, zone.replicas, members), version)
-        for each in wanted
-        if each not in known
-    }
+    """The assignments that a zone with tables lacks; a node that is alive creates each group."""
+    found = {}
+    for each in ((zone.id, number) for number in range(zone.partitions)):
+        if each not in known:
+            nodes = choose_nodes(each, zone.replicas, members)
+            first = sorted(nodes, key=lambda node: node not in alive)
+            found[each] = Assignment(tuple(first), version)
+    return found
 
 
 def assignment_key(partition: Partition) -> bytes:

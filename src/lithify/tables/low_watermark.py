@@ -80,8 +80,7 @@ class TimeTooOld(InvalidInput):
         self.time = time
         self.watermark = watermark
         super().__init__(
-            f"nothing at {describe(time)} can be read: the low watermark is "
-            f"{describe(watermark)}"
+            f"nothing at {describe(time)} can be read: the low watermark is {describe(watermark)}"
         )
 
 

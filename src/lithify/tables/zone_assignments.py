@@ -22,6 +22,8 @@ from lithify.raft.net.client_operations import ClientOperation, GroupNotFound
 from lithify.tables.assignments import group_name, new_assignments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.versions import CatalogVersions
     from lithify.metastore.local_metastore import LocalMetastore
@@ -47,14 +49,19 @@ def _zones_with_tables(catalog: Catalog) -> set[int]:
 
 
 class ZoneAssignments:
-    """See the module."""
+    """See the module. `alive` returns the names of the nodes that are."""
 
     def __init__(
-        self, metastore: LocalMetastore, versions: CatalogVersions, assignments: Assignments
+        self,
+        metastore: LocalMetastore,
+        versions: CatalogVersions,
+        assignments: Assignments,
+        alive: Callable[[], Collection[str]],
     ) -> None:
         self._metastore = metastore
         self._versions = versions
         self._assignments = assignments
+        self._alive = alive
 
     async def step(self, low_watermark: int) -> None:
         """Do what is to be done, on the leader; `low_watermark` is 0 if there is none yet."""
@@ -73,11 +80,11 @@ class ZoneAssignments:
     async def _create(self) -> None:
         catalog = self._versions.latest
         members = self._metastore.group.config.members
-        known = self._assignments.known
+        known, alive = self._assignments.known, self._alive()
         wanted: dict[Partition, Assignment] = {}
         for zone_id in _zones_with_tables(catalog):
             zone = catalog.get(ZoneDescriptor, zone_id)
-            wanted.update(new_assignments(zone, catalog.version, members, known))
+            wanted.update(new_assignments(zone, catalog.version, members, alive, known))
         if wanted:
             await self._assignments.create(wanted)
 

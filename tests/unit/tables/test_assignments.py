@@ -48,8 +48,18 @@ def test_a_partition_has_at_most_as_many_nodes_as_the_cluster() -> None:
 
 def test_only_partitions_without_an_assignment_get_one() -> None:
     zone = ZoneDescriptor(5, "z", partitions=3, replicas=1)
-    found = new_assignments(zone, 9, ["n1"], {(5, 1)})
+    found = new_assignments(zone, 9, ["n1"], ["n1"], {(5, 1)})
     assert found == {(5, 0): Assignment(("n1",), 9), (5, 2): Assignment(("n1",), 9)}
+
+
+def test_the_first_node_of_a_new_assignment_is_alive() -> None:
+    zone = ZoneDescriptor(5, "z", partitions=50, replicas=3)
+    found = new_assignments(zone, 9, MEMBERS, ["n2", "n4"], ())
+    assert {each.stable[0] for each in found.values()} == {"n2", "n4"}
+    assert all(
+        set(each.stable) == set(choose_nodes(partition, 3, MEMBERS))
+        for partition, each in found.items()
+    )
 
 
 def test_of_two_nodes_that_create_or_change_an_assignment_one_succeeds() -> None:

@@ -283,7 +283,9 @@ def test_a_unique_index_refuses_a_second_row_and_is_dropped_if_there_are_two(
     assert alone.rows({"customer": 1, "note": "same"}, index="alone") == [order(1, 1, "same")]
 
 
-def test_rows_and_tables_older_than_the_low_watermark_are_removed(tmp_path: Path, stack: ExitStack) -> None:
+def test_rows_and_tables_older_than_the_low_watermark_are_removed(
+    tmp_path: Path, stack: ExitStack
+) -> None:
     member = opened(tmp_path, stack, table_availability_ms=1000)
     member.execute(CreateZone("z", 1, 1), ORDERS)
     member.do("put", "orders", order(1, 1, "old"))
@@ -308,11 +310,17 @@ def test_rows_and_tables_older_than_the_low_watermark_are_removed(tmp_path: Path
     assert member.rows({}) == []
 
 
+def test_a_group_without_an_assignment_is_dropped(alone: Member) -> None:
+    node = alone.cluster.node
+    alone.run(partial(node.requests.create_group, "zone-999-0", [alone.cluster.name]))
+    until(lambda: "zone-999-0" not in node.groups)
+
+
 class Three:
     """Three nodes in this process."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self.directory, self.stack = directory, stack
+    def __init__(self, directory: Path, stack: ExitStack, **settings: Any) -> None:
+        self.directory, self.stack, self.settings = directory, stack, settings
         self.ports = {f"n{number}": free_port() for number in (1, 2, 3)}
         self.members = {name: self.new(name) for name in self.ports}
         self.start(*self.members.values())
@@ -324,6 +332,7 @@ class Three:
             node=name,
             cluster_port=self.ports[name],
             peers=tuple(f"{other}=127.0.0.1:{port}" for other, port in others),
+            **self.settings,
         )
         self.stack.callback(member.cluster.close)
         return member
@@ -377,3 +386,64 @@ def test_a_partition_with_one_replica_is_used_through_every_node(
     for node in nodes:
         assert len(node.rows({})) == 12
     assert sum(len(node.tables.hosted()) for node in nodes) == 6
+
+
+def test_partitions_are_created_without_a_stopped_node_and_get_it_later(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    three = Three(tmp_path, stack)
+    three.members["n3"].cluster.close()
+    first = three.members["n1"]
+    first.execute(CreateZone("z", 3, 3), ORDERS)
+
+    def is_formed_of(nodes: int) -> bool:
+        groups = first.cluster.node.groups
+        found = [groups[name].config.voters for name in groups if name.startswith("zone-")]
+        return [len(voters) for voters in found] == [nodes] * 3
+
+    until(lambda: is_formed_of(2))
+    first.do("put", "orders", order(1, 1))
+    three.members["n3"] = again = three.new("n3")
+    again.cluster.start()
+    until(lambda: is_formed_of(3))
+    assert again.rows({}) == [order(1, 1)]
+
+
+def test_a_reader_on_one_node_holds_the_floors_that_others_raise(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    three = Three(tmp_path, stack, table_availability_ms=1500)
+    nodes = list(three.members.values())
+    nodes[0].execute(CreateZone("z", 1, 3), ORDERS)
+    nodes[0].do("put", "orders", order(1, 1, "old"))
+    until(lambda: any(node.tables.hosting.led() for node in nodes))
+    leader = next(node for node in nodes if node.tables.hosting.led())
+    reader, other = (node for node in nodes if node is not leader)
+    handle, at = reader.do("begin_read")
+    assert reader.do("get", "orders", key(1, 1), handle)["note"] == "old"
+    other.do("put", "orders", order(1, 1, "new"))
+    later = at + (1500 << 16)
+    until(lambda: all(each.tables.low_watermark.value > later for each in (leader, other)))
+    assert reader.do("get", "orders", key(1, 1), handle)["note"] == "old"
+    reader.do("commit", handle)
+    [store] = leader.tables.hosted().values()
+    until(lambda: store.state.floor > 0)
+    until(lambda: store.state.keys.row_count == 1)
+    with pytest.raises(TimeTooOld):
+        reader.do("get", "orders", key(1, 1), at=at)
+
+
+def test_the_durable_snapshot_of_a_partition_is_known(tmp_path: Path, stack: ExitStack) -> None:
+    member = opened(tmp_path, stack)
+    member.execute(CreateZone("z", 1, 1), ORDERS)
+    member.do("put", "orders", order(1, 1))
+    hosting = member.tables.hosting
+    [(partition, store)] = hosting.hosted().items()
+    assert hosting.snapshot_index(partition) == 0
+
+    async def take() -> None:
+        store.group.take_snapshot()
+        store.node.mark(store.group)
+
+    member.run(take)
+    until(lambda: hosting.snapshot_index(partition) >= store.state.revision)
