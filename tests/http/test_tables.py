@@ -148,3 +148,16 @@ def test_invalid_requests_are_refused_with_their_reason(
     node: ClusterNode, method: str, path: str, more: dict[str, Any], status: int, error: str
 ) -> None:
     assert node.refused(status, method, path, **more)[0] == error
+
+
+def test_lines_of_many_pages_are_of_one_moment_and_release_what_they_hold(
+    node: ClusterNode,
+) -> None:
+    for start in range(0, 2500, 500):
+        put(node, *range(start, start + 500))
+    answer = node.ask("GET", "/tables/orders/rows", headers={"accept": "application/x-ndjson"})
+    found = sorted(json.loads(line)["id"] for line in answer.text.splitlines())
+    assert found == list(range(2500))
+    tables = node.node.cluster.tables
+    assert tables is not None
+    assert tables.handles.count == 0

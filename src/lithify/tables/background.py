@@ -13,6 +13,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lithify.errors import LithifyError
+from lithify.logger import get_logger
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -31,6 +34,8 @@ SWEEP_S = 1.0
 BUILD_S = 0.2
 """The interval at which unfinished indexes are checked."""
 WATERMARK_S_MAX = 30.0
+
+log = get_logger("lithify.tables")
 
 
 class TableWork:
@@ -79,7 +84,11 @@ class TableWork:
     async def _raise_watermark(self) -> None:
         while True:
             await asyncio.sleep(self._raise_s)
-            await self._tables.low_watermark.update()
+            try:
+                await self._tables.low_watermark.update()
+            except LithifyError as error:
+                # The disk refuses the file: nothing goes until it takes it.
+                log.warning("the low watermark stays", reason=str(error))
 
     async def _sweep(self) -> None:
         while True:

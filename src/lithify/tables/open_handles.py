@@ -54,6 +54,11 @@ class OpenHandles:
         self._clock = clock
         self._open: dict[str, OpenHandle] = {}
 
+    @property
+    def count(self) -> int:
+        """The number of open transactions."""
+        return len(self._open)
+
     def add(
         self, transaction: PartitionTransaction | TableReader, life_ms: int, ends: ExitStack
     ) -> str:

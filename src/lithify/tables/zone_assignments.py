@@ -16,7 +16,6 @@ from lithify.catalog.errors import CatalogVersionTrimmed
 from lithify.catalog.objects import ZoneDescriptor
 from lithify.errors import LithifyError
 from lithify.logger import get_logger
-from lithify.metastore.errors import MetastoreUnavailable
 from lithify.raft.errors import GroupAbsent
 from lithify.raft.net.client_operations import ClientOperation, GroupNotFound
 from lithify.tables.assignments import group_name, new_assignments
@@ -74,7 +73,7 @@ class ZoneAssignments:
             for partition, known in list(self._assignments.known.items()):
                 if known.assignment.ending:
                     await self._end(partition, known)
-        except MetastoreUnavailable as error:
+        except LithifyError as error:
             log.info("assignments of partitions wait", reason=str(error))
 
     async def _create(self) -> None:

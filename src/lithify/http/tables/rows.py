@@ -24,7 +24,8 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -36,7 +37,8 @@ from lithify.errors import InvalidInput
 from lithify.http.cluster.access import ClusterDep, in_cluster
 from lithify.http.long_responses import json_answer, sent_pieces
 from lithify.http.tables.access import TablePath, TablesDep, parse_at, parse_object
-from lithify.tables.reads import PAGE_ROWS_MAX, Cursor
+from lithify.tables.errors import TransactionEnded, TransactionExpired
+from lithify.tables.reads import PAGE_ROWS_MAX, Cursor, Page
 
 __all__ = ["router"]
 
@@ -181,21 +183,37 @@ async def rows(
     # The first page is read before the answer begins, so that it can be refused.
     first = await in_cluster(cluster, partial(scan, limit=PAGE_ROWS_MAX, after=after, at=time))
 
-    async def lines() -> AsyncIterator[bytes]:
-        page, read_at = first
+    return StreamingResponse(_lines(cluster, tables, scan, first, tx), media_type=NDJSON)
+
+
+async def _lines(
+    cluster: ClusterDep,
+    tables: TablesDep,
+    scan: Callable[..., Coroutine[Any, Any, tuple[Page, int]]],
+    first: tuple[Page, int],
+    tx: str,
+) -> AsyncIterator[bytes]:
+    """The rows of all pages; a transaction holds what is still to be read."""
+    page, read_at = first
+    held = ""
+    if page.next is not None and not tx:
+        held, _ = await in_cluster(cluster, partial(tables.begin_read, read_at))
+    try:
         while True:
-            text = "".join(
-                json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
-                for row in page.rows
+            lines = (
+                json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in page.rows
             )
+            text = "".join(f"{line}\n" for line in lines)
             async for piece in sent_pieces(text.encode()):
                 yield piece
             if page.next is None:
                 return
-            more = partial(scan, limit=PAGE_ROWS_MAX, after=page.next, at=0 if tx else read_at)
-            page, read_at = await in_cluster(cluster, more)
-
-    return StreamingResponse(lines(), media_type=NDJSON)
+            more = partial(scan, limit=PAGE_ROWS_MAX, after=page.next, handle=tx or held)
+            page, _ = await in_cluster(cluster, more)
+    finally:
+        if held:
+            with suppress(TransactionEnded, TransactionExpired):
+                await in_cluster(cluster, partial(tables.roll_back, held))
 
 
 def _cursor(place: Cursor, timestamp: int) -> str:
