@@ -161,3 +161,8 @@ def test_lines_of_many_pages_are_of_one_moment_and_release_what_they_hold(
     tables = node.node.cluster.tables
     assert tables is not None
     assert tables.handles.count == 0
+
+
+def test_the_description_of_the_routes_has_tables(node: ClusterNode) -> None:
+    paths = node.call("GET", "/openapi.json")["paths"]
+    assert {"/tables", "/tables/{table}/rows", "/tables/transactions"} <= paths.keys()

@@ -447,3 +447,19 @@ def test_the_durable_snapshot_of_a_partition_is_known(tmp_path: Path, stack: Exi
 
     member.run(take)
     until(lambda: hosting.snapshot_index(partition) >= store.state.revision)
+
+
+def test_versions_below_the_low_watermark_are_not_live_in_the_log(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    member = opened(tmp_path, stack, table_availability_ms=1000)
+    member.execute(CreateZone("z", 1, 1), ORDERS)
+
+    async def overwrite() -> None:
+        for number in range(3000):
+            await member.tables.put("orders", order(number % 3, 1, f"{number}"))
+
+    member.run(overwrite)
+    [store] = member.tables.hosted().values()
+    until(lambda: store.group.overview()["live_entries"] <= 3)
+    assert [row["note"] for row in member.rows({})] == ["2997", "2998", "2999"]
