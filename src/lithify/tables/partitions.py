@@ -188,6 +188,8 @@ class PartitionHosting:
         if not is_majority(group.config.voters, stable):
             # A stop in between: the group has only its first member.
             await self._add(group, partition, known)
+        # A group of the same name that has ended elsewhere does not answer.
+        await self.store(partition).read_time()
         if is_majority(group.config.voters, stable):
             formed = replace(known.assignment, formed=True)
             await self.assignments.replace(partition, known, formed)

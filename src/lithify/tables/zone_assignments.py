@@ -1,14 +1,15 @@
 """The assignments of all zones, kept by the leader of the metastore.
 
 A zone gets the assignments of its partitions when it has a table. They are `ending` when it has had
-none since the low watermark, so nothing there can be read. Then the groups are dropped, and an
-assignment goes when its group is absent on every node.
+none since the low watermark, so nothing there can be read. Then the groups are dropped. An
+assignment goes when its group has ended, or is absent on every node.
 
 Every step is conditional and may be repeated, so two leaders at once do no harm. One event loop.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -101,8 +102,9 @@ class ZoneAssignments:
     async def _end(self, partition: Partition, known: Assigned) -> None:
         name = group_name(partition)
         try:
-            await self._metastore.node.requests.ask(name, ClientOperation.DROP, b"{}")
-        except (GroupAbsent, GroupNotFound):
-            await self._assignments.replace(partition, known, None)
+            with suppress(GroupAbsent, GroupNotFound):
+                await self._metastore.node.requests.ask(name, ClientOperation.DROP, b"{}")
         except LithifyError as error:
             log.info("a partition is not ended yet", group=name, reason=str(error))
+        else:
+            await self._assignments.replace(partition, known, None)

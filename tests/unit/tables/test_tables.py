@@ -461,5 +461,8 @@ def test_versions_below_the_low_watermark_are_not_live_in_the_log(
 
     member.run(overwrite)
     [store] = member.tables.hosted().values()
-    until(lambda: store.group.overview()["live_entries"] <= 3)
+    # The rest goes with a later snapshot.
+    until(lambda: store.state.keys.row_count == 3)
+    overview = store.group.overview
+    until(lambda: overview()["snapshot_index"] > 0 and overview()["live_entries"] < 2000)
     assert [row["note"] for row in member.rows({})] == ["2997", "2998", "2999"]
