@@ -81,6 +81,10 @@ class Told:
     is_over: bool = False
 
 
+async def no_limit(_tables: frozenset[int], _above: int, /) -> int:
+    return MAX_TIMESTAMP
+
+
 class Story:
     def __init__(self) -> None:
         clock = ManualClock()
@@ -90,9 +94,12 @@ class Story:
         self.open: list[Told] = []
         self.committed: list[tuple[int, Told]] = []
 
+    async def store_of(self, _: tuple[int, int]) -> MemoryMetastore:
+        return self.store
+
     def begin(self) -> None:
         opened = self.active.begin(lambda _: CATALOG, 30)
-        transaction = PartitionTransaction(opened, lambda _: self.store, lambda _: MAX_TIMESTAMP)
+        transaction = PartitionTransaction(opened, self.store_of, no_limit)
         self.open.append(Told(transaction))
 
     async def step(self, which: int, kind: str, row: Row) -> None:

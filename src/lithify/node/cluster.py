@@ -21,6 +21,8 @@ The history of the metastore is compacted by the queue of the process, on the no
 (`catalog/maintenance.py`); `DIRECTORY/metastore` and `DIRECTORY/catalog` have the reports.
 The queue is that of the Raft groups too, and has to be closed before the cluster.
 
+The partitions of tables are groups of the same Raft node (`tables/tables.py`).
+
 A node with the name of another one, or of another cluster, is refused by the others
 (`raft/net/transport.py`, `node_registry.py`).
 
@@ -58,9 +60,17 @@ from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
+from lithify.ownership import NodeUrls
 from lithify.raft.errors import GroupAbsent, MemberReadsOnly, OutcomeUnknown
 from lithify.raft.net.client_operations import MayHaveHappened
 from lithify.raft.node.node import RaftNode
+from lithify.tables.assignments import parse_group
+from lithify.tables.background import TableWork
+from lithify.tables.index_builds import IndexBuilds
+from lithify.tables.low_watermark import LowWatermark
+from lithify.tables.reclaim import Reclaim
+from lithify.tables.tables import Tables
+from lithify.tables.zone_assignments import ZoneAssignments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -84,6 +94,8 @@ RAFT = "raft"
 """The directory of the Raft node, in the data directory."""
 METASTORE = "metastore"
 """The directory of the reports of the metastore's history."""
+TABLES = "tables"
+"""The directory with the low watermark."""
 IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
 SAY_S = 1.0
 """A wait for other nodes that takes longer is logged; an election takes about as long."""
@@ -148,6 +160,10 @@ class Cluster:
         """Times that another node has become the leader of the metastore, as seen here."""
         self._registry: NodeRegistry
         self._changes: BoundedChanges
+        self._table_settings = settings.tables
+        self._table_directory = f"{directory}/{TABLES}"
+        self.tables: Tables | None = None
+        """None if the cluster is only read."""
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
 
@@ -155,10 +171,11 @@ class Cluster:
 
     def start(self) -> None:
         """Return when the cluster can be used; see the module."""
-        try:
-            self._fs.mkdir(self._directory)
-        except OSError as error:
-            raise WriteFailed(self._directory, error) from error
+        for directory in (self._directory, self._table_directory):
+            try:
+                self._fs.mkdir(directory)
+            except OSError as error:
+                raise WriteFailed(directory, error) from error
         self._thread.start()
         try:
             self._beginning = self._thread.call(self._begin)
@@ -301,7 +318,7 @@ class Cluster:
             self._data,
             self._clock,
             self._settings.trimming,
-            self._settings.watermark,
+            self._table_settings.watermark,
             self._events,
         )
         self.trimming = maintenance.compaction
@@ -309,6 +326,42 @@ class Cluster:
         registry = self._registry
         for work in (registry.register, registry.follow, maintenance.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
+        for each in self._open_tables().works():
+            self._tasks.append(asyncio.create_task(self._run(each)))
+
+    def _open_tables(self) -> TableWork:
+        node, settings, metastore = self.node, self._table_settings, self.metastore
+        watermark = LowWatermark(
+            self._fs, self._table_directory, self._clock, settings.watermark, self._events
+        )
+        watermark.open(self.catalog.versions.earliest.activation)
+        tables = self.tables = Tables(
+            node,
+            metastore,
+            self.catalog,
+            self._clock,
+            watermark,
+            settings,
+            self._timing,
+            self._urls,
+        )
+        versions, hosting = self.catalog.versions, tables.hosting
+        reclaim = Reclaim(self.name, metastore, hosting, versions, self._alive)
+        watermark.listen(reclaim.raised)
+        zones = ZoneAssignments(metastore, versions, hosting.assignments, self._alive)
+        builds = IndexBuilds(
+            self.name, metastore, self.catalog, hosting, tables.active, self._alive
+        )
+        work = TableWork(tables, zones, builds, settings)
+        self.catalog.listen(work.catalog_changed)
+        return work
+
+    def _alive(self) -> list[str]:
+        return [name for name, each in self._registry.nodes.items() if each.is_alive]
+
+    def _urls(self, node: str) -> NodeUrls:
+        found = self._registry.nodes.get(node)
+        return NodeUrls(found.pulsar, found.pulsar_tls, found.http) if found else NodeUrls()
 
     async def _observe(self, history: HistoryCompaction, trimming: CatalogCompaction) -> None:
         while True:
@@ -433,6 +486,6 @@ class _OwnState(LocalMetastore):
 
 
 def _machine_of(group: str) -> MetastoreMachine:
-    if group != GROUP:
+    if group != GROUP and parse_group(group) is None:
         raise InvalidInput(f"this node runs no group {group}")
     return MetastoreMachine()

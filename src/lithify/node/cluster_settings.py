@@ -18,7 +18,6 @@ from lithify.node.security import is_loopback
 from lithify.raft.core.configuration import check_name
 from lithify.raft.net.client_operations import parse_address
 from lithify.settings import check_range
-from lithify.tables.low_watermark import WatermarkSettings
 
 if TYPE_CHECKING:
     from lithify.node.security import SecuritySettings
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["ClusterSettings", "check_cluster"]
 
 _TRIMMING = CatalogTrimming()
-_WATERMARK = WatermarkSettings()
 VOTERS_MAX = 5
 """The number of nodes of a new cluster, all of which vote; nodes that join may be learners."""
 
@@ -58,21 +56,14 @@ class ClusterSettings:
     catalog_age_ms: int = _TRIMMING.age_ms
     catalog_away_ms: int | None = _TRIMMING.away_ms
     """See `CatalogTrimming` for these three."""
-    table_availability_ms: int = _WATERMARK.availability_ms
-    """See `WatermarkSettings`."""
 
     @property
     def trimming(self) -> CatalogTrimming:
         """The settings of catalog compaction."""
         return CatalogTrimming(self.catalog_versions_min, self.catalog_age_ms, self.catalog_away_ms)
 
-    @property
-    def watermark(self) -> WatermarkSettings:
-        """The settings of the low watermark."""
-        return WatermarkSettings(availability_ms=self.table_availability_ms)
-
     def __post_init__(self) -> None:
-        _ = self.trimming, self.watermark  # Their constructors check them.
+        _ = self.trimming  # Its constructor checks it.
         for name in ("cluster", "cluster_host"):
             if not getattr(self, name):
                 raise InvalidSetting(name, "", "named")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lithify.catalog.column_types import ColumnType
 
-__all__ = ["ValueForm", "form_of"]
+__all__ = ["ValueForm", "form_of", "ordered_bytes"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -64,6 +64,17 @@ def form_of(column_type: ColumnType) -> ValueForm:
     if column_type.name == "decimal":
         return _decimal(column_type.scale)
     return _FORMS[column_type.name]
+
+
+def ordered_bytes(column_type: ColumnType, key: bytes, start: int) -> int:
+    """The length of the value of a type in a key, where it begins."""
+    width = form_of(column_type).width
+    if width is not None:
+        return width if width in (1, 16) and column_type.name != "int8" else 8
+    at = key.index(b"\0", start)
+    while key[at + 1 : at + 2] == b"\xff":
+        at = key.index(b"\0", at + 2)
+    return at + 2 - start
 
 
 def _integer(layout: str) -> ValueForm:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import mmh3
 
 from lithify.metastore.transaction import KEY_BYTES_MAX, prefix_range
-from lithify.tables.column_values import form_of
+from lithify.tables.column_values import form_of, ordered_bytes
 from lithify.tables.errors import InvalidRow
 
 if TYPE_CHECKING:
@@ -31,15 +31,32 @@ if TYPE_CHECKING:
     from lithify.catalog.objects import Column, IndexDescriptor, TableDescriptor
 
 __all__ = [
+    "BUILD_PREFIX",
+    "PUBLISHED_KEY",
+    "SYSTEM_SPACE",
+    "build_key",
+    "columns_of",
     "index_entry_key",
     "partition_of",
     "prefix_bounds",
     "primary_key",
+    "primary_key_of_entry",
     "row_key",
     "space_of",
 ]
 
 _NULL, _VALUE = b"\0", b"\1"
+
+SYSTEM_SPACE = 0
+"""Keys of a partition that are no rows: no object of the catalog has this id."""
+PUBLISHED_KEY = bytes(4) + b"published"
+"""The minimum begin time of the cluster's read-write transactions, as its leader has put it."""
+BUILD_PREFIX = bytes(4) + b"build"
+
+
+def build_key(index_id: int) -> bytes:
+    """How far the build of an index is in a partition."""
+    return BUILD_PREFIX + space_of(index_id)
 
 
 def space_of(object_id: int) -> bytes:
@@ -50,7 +67,7 @@ def space_of(object_id: int) -> bytes:
 def primary_key(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
     """The ordered bytes of the key of a row, whose values were checked."""
     return b"".join(
-        form_of(column.type).ordered(row[column.name]) for column in _columns(table, table.key)
+        form_of(column.type).ordered(row[column.name]) for column in columns_of(table, table.key)
     )
 
 
@@ -63,7 +80,7 @@ def partition_of(table: TableDescriptor, row: Mapping[str, Any], partitions: int
     """The partition of a row, or of a mapping that has at least the partition key."""
     parts = (
         form_of(column.type).ordered(row[column.name])
-        for column in _columns(table, table.partition_key)
+        for column in columns_of(table, table.partition_key)
     )
     return mmh3.hash(b"".join(parts), signed=False) % partitions
 
@@ -72,11 +89,24 @@ def index_entry_key(
     table: TableDescriptor, index: IndexDescriptor, row: Mapping[str, Any]
 ) -> bytes:
     """The key of a row's entry in an index."""
-    values = [(column, row.get(column.name)) for column in _columns(table, index.columns)]
+    values = [(column, row.get(column.name)) for column in columns_of(table, index.columns)]
     key = space_of(index.id) + _nullable(values)
     if not index.unique or any(value is None for _, value in values):
         key += primary_key(table, row)
     return _checked(table, key)
+
+
+def primary_key_of_entry(
+    table: TableDescriptor, index: IndexDescriptor, key: bytes, value: bytes
+) -> bytes:
+    """The ordered bytes of the key of the row that an index entry stands for."""
+    if index.unique:
+        return value
+    at = len(space_of(index.id))
+    for column in columns_of(table, index.columns):
+        is_null = key[at : at + 1] == _NULL
+        at += 1 if is_null else 1 + ordered_bytes(column.type, key, at + 1)
+    return key[at:]
 
 
 def prefix_bounds(
@@ -97,7 +127,8 @@ def _nullable(values: Iterable[tuple[Column, Any]]) -> bytes:
     )
 
 
-def _columns(table: TableDescriptor, ids: Iterable[int]) -> list[Column]:
+def columns_of(table: TableDescriptor, ids: Iterable[int]) -> list[Column]:
+    """The columns with these ids, in their order."""
     by_id = {column.id: column for column in table.columns}
     return [by_id[each] for each in ids]
 

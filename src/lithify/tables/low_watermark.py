@@ -1,4 +1,4 @@
-"""The low watermark of a node: nothing at a time below it can be read here any more.
+"""The low watermark of a node: nothing at a time below it can be read here.
 
     watermark = LowWatermark(fs, directory, clock, settings)
     watermark.open(versions.earliest.activation)
@@ -53,7 +53,7 @@ __all__ = ["FILE", "LowWatermark", "TimeTooOld", "WatermarkSettings"]
 FILE = "low_watermark"
 _VERSION = 1
 LOOK_S = 1.0
-"""A wait for locks looks at least so often whether their lives are over."""
+"""The interval at which a wait for locks checks whether their lives are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,7 @@ class TimeTooOld(InvalidInput):
         self.time = time
         self.watermark = watermark
         super().__init__(
-            f"nothing at {describe(time)} can be read any more: the low watermark is "
-            f"{describe(watermark)}"
+            f"nothing at {describe(time)} can be read: the low watermark is {describe(watermark)}"
         )
 
 

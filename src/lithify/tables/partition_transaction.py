@@ -5,11 +5,12 @@
     await transaction.put("orders", {"id": 5, "count": row["count"] + 1})
     await transaction.commit()
 
-1. The first operation determines the partition and the revision of it that is read: the newest one.
-   All reads are at this revision, plus what the transaction itself has written.
+1. The first operation determines the partition, the first read the revision of it that is read: the
+   newest one. All reads are at this revision, plus what the transaction itself has written.
 2. Writes are kept here. `commit` sends them in one transaction of the partition's store, which
    demands that no key that was read has changed, that no range that was scanned has, and that its
-   time is below the limit up to which the tables are known to be as the transaction sees them.
+   time is below the limit up to which the tables are known to be as the transaction sees them. If
+   only the limit was too low, because clocks differ, a later one is asked for.
 3. So a transaction that was committed has read and written at one moment, that of its revision. One
    that only reads has no commit: it has read at one moment.
 
@@ -21,7 +22,7 @@ If the store cannot say whether it has committed, `MayHaveHappened` is raised. O
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.catalog.errors import ObjectNotFound
 from lithify.catalog.objects import IndexStatus, ObjectKind, ZoneDescriptor
@@ -29,6 +30,7 @@ from lithify.errors import InvalidInput
 from lithify.metastore.errors import RevisionCompacted
 from lithify.metastore.transaction import Compare, Condition, Delete, Put, Transaction
 from lithify.tables.errors import (
+    InvalidRow,
     SchemaChanged,
     TransactionConflict,
     TransactionEnded,
@@ -36,44 +38,58 @@ from lithify.tables.errors import (
     UniqueViolation,
     WrongPartition,
 )
-from lithify.tables.keys import index_entry_key, partition_of, primary_key, row_key, space_of
+from lithify.tables.keys import (
+    columns_of,
+    index_entry_key,
+    partition_of,
+    prefix_bounds,
+    primary_key,
+    row_key,
+)
 from lithify.tables.rows import (
     check_key,
     check_row,
     decode_row,
     encode_row,
     key_names,
+    leading_values,
     schema_version_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from lithify.catalog.objects import IndexDescriptor, TableDescriptor
-    from lithify.metastore.metastore import KeyValue, Metastore, Outcome
+    from lithify.metastore.metastore import KeyValue, Metastore, Outcome, Rows
     from lithify.tables.active_transactions import OpenTransaction
+    from lithify.tables.assignments import Partition
 
-__all__ = ["Partition", "PartitionTransaction"]
+__all__ = ["Limit", "PartitionTransaction"]
 
-Partition = tuple[int, int]
-"""The id of a zone, and the number of one of its partitions."""
+
+class Limit(Protocol):
+    """The time below which tables are as a transaction sees them; above a time if possible."""
+
+    async def __call__(self, tables: frozenset[int], above: int, /) -> int:
+        """`tables` are ids."""
 
 
 class PartitionTransaction:
-    """See the module. `limit` returns the time below which a commit sees the tables as they are."""
+    """See the module."""
 
     def __init__(
         self,
         opened: OpenTransaction,
-        store_of: Callable[[Partition], Metastore],
-        limit: Callable[[frozenset[int]], int],
+        store_of: Callable[[Partition], Awaitable[Metastore]],
+        limit: Limit,
     ) -> None:
         self._opened = opened
         self._store_of = store_of
         self._limit = limit
         self._store: Metastore
         self.partition: Partition | None = None
-        self._revision = 0
+        self._revision: int | None = None
+        """The one that is read; 0 if the partition is empty, None before the first read."""
         self._read: dict[bytes, int] = {}
         """The revision of each key that was read, 0 if it was absent."""
         self._ranges: list[tuple[bytes, bytes]] = []
@@ -102,24 +118,22 @@ class PartitionTransaction:
         found = await self._get(stored)
         return None if found is None else self._decoded(table, found)
 
-    async def scan(
-        self,
-        name: str,
-        partition_key: Mapping[str, Any],
-        start: bytes = b"",
-        end: bytes = b"",
-    ) -> list[dict[str, Any]]:
-        """All rows of the partition of a key whose keys are in a range, in the order of the key."""
+    async def scan(self, name: str, prefix: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All rows whose key begins with these values, which determine the partition, in order."""
         table = self._table(name)
-        await self._enter(table, partition_key)
-        low = start or space_of(table.id)
-        high = end or space_of(table.id + 1)
+        columns = columns_of(table, table.key)
+        values = leading_values(table, "key", columns, prefix)
+        if any(column.name not in prefix for column in columns_of(table, table.partition_key)):
+            raise InvalidRow(name, "a transaction scans the rows of one partition key")
+        await self._enter(table, prefix)
+        low, high = prefix_bounds(table.id, columns, values, nullable=False)
+        revision = await self._read_revision()
         self._ranges.append((low, high))
         found: dict[bytes, dict[str, Any]] = {}
-        if self._revision:
+        if revision:
             at = low
             while True:
-                page = await self._range(at, high)
+                page = await self._range(at, high, revision)
                 found.update((row.key, self._decoded(table, row)) for row in page.rows)
                 if not page.more:
                     break
@@ -202,15 +216,13 @@ class PartitionTransaction:
         self._is_over = True
         if not self._rows:
             return None
-        limit = self._limit(frozenset(self._tables))
         compares = [
             Compare(key, Condition.REVISION, revision) for key, revision in self._read.items()
         ]
         compares += [
-            Compare(start, Condition.RANGE_UNCHANGED, self._revision, end=end)
+            Compare(start, Condition.RANGE_UNCHANGED, self._revision or 0, end=end)
             for start, end in self._ranges
         ]
-        compares.append(Compare(b"", Condition.TIME_BELOW, time=limit))
         then = [
             Delete(key) if row is None else Put(key, encode_row(table, row))
             for key, (table, row) in self._rows.items()
@@ -219,16 +231,23 @@ class PartitionTransaction:
             Delete(key) if value is None else Put(key, value)
             for key, value in self._entries.items()
         ]
-        try:
-            transaction = Transaction(tuple(compares), tuple(then))
-        except InvalidInput as error:
-            raise TransactionTooLarge(str(error)) from error
         self._opened.is_committing = True
-        outcome = await self._store.transact(transaction)
-        if outcome.succeeded:
-            return outcome
-        table = next(iter(self._tables.values()))
-        raise SchemaChanged(table) if outcome.timestamp >= limit else TransactionConflict(table)
+        tables, table = frozenset(self._tables), next(iter(self._tables.values()))
+        limit = await self._limit(tables, 0)
+        while True:
+            in_time = Compare(b"", Condition.TIME_BELOW, time=limit)
+            try:
+                transaction = Transaction((*compares, in_time), tuple(then))
+            except InvalidInput as error:
+                raise TransactionTooLarge(str(error)) from error
+            outcome = await self._store.transact(transaction)
+            if outcome.succeeded:
+                return outcome
+            if outcome.timestamp < limit:
+                raise TransactionConflict(table)
+            limit = await self._limit(tables, outcome.timestamp)
+            if limit <= outcome.timestamp:
+                raise SchemaChanged(table)
 
     def roll_back(self) -> None:
         """Forget the writes."""
@@ -243,25 +262,30 @@ class PartitionTransaction:
         zone = catalog.get(ZoneDescriptor, table.zone_id)
         partition = zone.id, partition_of(table, row, zone.partitions)
         if self.partition is None:
-            self.partition, self._store = partition, self._store_of(partition)
-            self._revision = (await self._store.range(b"", b"", limit=1)).revision
+            self._store = await self._store_of(partition)
+            self.partition = partition
         elif partition != self.partition:
             raise WrongPartition(table.name, _named(partition), _named(self.partition))
         self._tables[table.id] = table.name
 
+    async def _read_revision(self) -> int:
+        if self._revision is None:
+            self._revision = (await self._store.range(b"", b"", limit=1)).revision
+        return self._revision
+
     async def _get(self, key: bytes) -> KeyValue | None:
         found = None
-        if self._revision:
+        if revision := await self._read_revision():
             try:
-                found = await self._store.get(key, revision=self._revision)
+                found = await self._store.get(key, revision=revision)
             except RevisionCompacted as error:
                 raise TransactionConflict(next(iter(self._tables.values()))) from error
         self._read[key] = 0 if found is None else found.revision
         return found
 
-    async def _range(self, start: bytes, end: bytes) -> Any:
+    async def _range(self, start: bytes, end: bytes, revision: int) -> Rows:
         try:
-            return await self._store.range(start, end, revision=self._revision)
+            return await self._store.range(start, end, revision=revision)
         except RevisionCompacted as error:
             raise TransactionConflict(next(iter(self._tables.values()))) from error
 

@@ -25,7 +25,7 @@ from lithify.tables.column_values import ValueForm, form_of
 from lithify.tables.errors import InvalidRow, RowDamaged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lithify.catalog.objects import Column, TableDescriptor
 
@@ -33,9 +33,11 @@ __all__ = [
     "ROW_BYTES_MAX",
     "check_key",
     "check_row",
+    "check_some",
     "decode_row",
     "encode_row",
     "key_names",
+    "leading_values",
     "schema_version_of",
 ]
 
@@ -89,6 +91,27 @@ def check_key(table: TableDescriptor, key: Mapping[str, Any]) -> dict[str, Any]:
     if missing := columns.keys() - key.keys():
         raise InvalidRow(table.name, f"column {min(missing)} of the key is missing")
     return {name: _checked(table, column, key) for name, column in columns.items()}
+
+
+def check_some(table: TableDescriptor, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of columns of a table, each checked as in a row."""
+    columns = {column.name: column for column in table.columns}
+    if unknown := values.keys() - columns.keys():
+        raise InvalidRow(table.name, f"it has no column {min(map(str, unknown))}")
+    return {name: _checked(table, columns[name], values) for name in values}
+
+
+def leading_values(
+    table: TableDescriptor, what: str, columns: Sequence[Column], given: Mapping[str, Any]
+) -> list[Any]:
+    """The values of the first columns of a key or index; no other column may be given."""
+    names = [column.name for column in columns]
+    leading = names[: len(given)]
+    if set(leading) != set(given):
+        rule = f"values must be given of the first columns of its {what}: {', '.join(names)}"
+        raise InvalidRow(table.name, rule)
+    checked = check_some(table, given)
+    return [checked[name] for name in leading]
 
 
 def _checked(table: TableDescriptor, column: Column, row: Mapping[str, Any]) -> Any:

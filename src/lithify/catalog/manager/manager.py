@@ -93,6 +93,10 @@ class CatalogManager:
         """The hybrid time of this node: not before the newest version that it knows of."""
         return self._time.now()
 
+    def observe(self, time: int) -> None:
+        """Another node has used a time: `now` is above it from here on."""
+        self._time.observe(time)
+
     @property
     def current(self) -> Catalog:
         """The version in force."""

@@ -23,6 +23,7 @@ from lithify.http.error_statuses import RequestRefused
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.raft.node.node import RaftNode
+from lithify.tables.tables import Tables
 
 __all__ = ["ClusterAccess", "ClusterDep", "KnownNode", "in_cluster"]
 
@@ -70,7 +71,9 @@ class ClusterAccess(Protocol):
     history: HistoryCompaction | None
     """The compaction of the metastore; None if the cluster is only read."""
     trimming: CatalogCompaction | None
-    """The compaction of the catalog, likewise."""
+    """The compaction of the catalog, None likewise."""
+    tables: Tables | None
+    """None if the cluster is only read."""
     leader_changes: int
     """Times that another node has become the leader of the metastore, as seen here."""
 
