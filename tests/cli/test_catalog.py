@@ -62,7 +62,7 @@ class Catalog:
 
     def refused(self, code: int, *words: str) -> str:
         done = self.invoke(*words)
-        assert (done.exit_code, done.stdout) == (code, ""), done.stdout
+        assert (done.exit_code, done.stdout) == (code, ""), (done.stdout, done.stderr)
         assert done.stderr.startswith("lithify: error: ")
         return done.stderr
 

@@ -174,6 +174,7 @@ def test_a_snapshot_drops_the_versions_before_it(tmp_path: Path) -> None:
 def snapshot_drops_the_versions_before_it(node: ClusterNode, clock: ManualClock) -> None:
     version = node.call("POST", "/catalog/apply", content=ACME)["version"]
     clock.advance(3600)
+    node.raise_low_watermark()
     assert node.call("POST", f"/catalog/snapshot?version={version}")["made"]
     assert not node.call("POST", f"/catalog/snapshot?version={version}")["made"]
     # The node drops them when it has seen the snapshot.

@@ -39,6 +39,11 @@ def by_request_only(node: ClusterNode) -> ClusterNode:
     return node
 
 
+def wait_an_hour(node: ClusterNode, clock: ManualClock) -> None:
+    clock.advance(HOUR_S)
+    node.raise_low_watermark()
+
+
 def tenants(node: ClusterNode, *names: str) -> int:
     """The version of the last of these tenants."""
     version = 0
@@ -68,7 +73,7 @@ def earliest(node: ClusterNode) -> int:
 
 def test_a_run_does_what_its_dry_run_says(node: ClusterNode, clock: ManualClock) -> None:
     version = tenants(node, "a", "b", "c")
-    clock.advance(HOUR_S)
+    wait_an_hour(node, clock)
     [plan] = node.call("POST", f"{COMPACTION}/plan")
     assert plan["plan"] == {
         "policy": "versions",
@@ -96,7 +101,7 @@ def test_the_version_in_force_at_the_low_watermark_stays(
     node: ClusterNode, clock: ManualClock
 ) -> None:
     old = tenants(node, "a", "b")
-    clock.advance(HOUR_S)
+    wait_an_hour(node, clock)
     tenants(node, "c")
     found = node.call("GET", "/catalog/holds")
     assert found["version"] == old
@@ -115,7 +120,7 @@ def test_a_pin_keeps_its_version_until_it_is_released_or_expires(
     assert node.call("PUT", "/catalog/pins/monday", json=pinned)["version"] == first
     assert node.call("PUT", "/catalog/pins/tuesday", json=pinned | {"ttl_ms": 1})
     last = tenants(node, "b", "c")
-    clock.advance(HOUR_S)
+    wait_an_hour(node, clock)
     [row] = node.call("GET", "/catalog/pins")
     assert (row["name"], row["owner"], row["reason"]) == ("monday", "me", "export")
     kind, why = node.refused(409, "POST", f"/catalog/snapshot?version={last}&force=true")
@@ -128,7 +133,7 @@ def test_a_pin_keeps_its_version_until_it_is_released_or_expires(
 
 def test_a_pin_of_a_version_that_is_gone_is_refused(node: ClusterNode, clock: ManualClock) -> None:
     version = tenants(node, "a", "b")
-    clock.advance(HOUR_S)
+    wait_an_hour(node, clock)
     run(node)
     wait_until(lambda: earliest(node) == version)
     kind, _ = node.refused(410, "PUT", "/catalog/pins/late", json={"version": version - 1})
@@ -141,7 +146,7 @@ def test_a_pin_of_a_version_that_is_gone_is_refused(node: ClusterNode, clock: Ma
 def test_floors_keep_versions_that_nothing_needs(tmp_path: Path, clock: ManualClock) -> None:
     with ClusterNode(tmp_path, clock=clock, catalog_versions_min=2) as node:
         version = tenants(by_request_only(node), "a", "b", "c")
-        clock.advance(HOUR_S)
+        wait_an_hour(node, clock)
         assert run(node)["generation_after"] == version - 1
 
 
@@ -149,7 +154,7 @@ def test_metrics_count_the_runs_and_the_versions_that_were_dropped(
     node: ClusterNode, clock: ManualClock
 ) -> None:
     version = tenants(node, "a", "b")
-    clock.advance(HOUR_S)
+    wait_an_hour(node, clock)
     run(node)
     text = node.ask("GET", "/metrics").text
     assert f"lithify_catalog_compaction_removed_total {float(version)}" in text

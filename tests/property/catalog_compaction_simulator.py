@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.catalog.manager.manager import CatalogManager
-    from lithify.catalog_compaction.facts import Partition
+    from lithify.tables.assignments import Partition
     from tests.unit.catalog.manager.nodes import Nodes
 
 NAMES = ("n1", "n2", "n3")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lithify.catalog_compaction import decision, pins, published
 from lithify.catalog_compaction.facts import ClusterFacts
+from lithify.tables.keys import PUBLISHED_KEY
 from tests.property.catalog_compaction_simulator import VersionGone, simulate
 from tests.unit.catalog.manager.nodes import with_nodes
 
@@ -37,7 +38,7 @@ def test_no_part_of_the_cluster_needs_a_version_that_is_gone(seed: int) -> None:
 
 async def newest_time(self: Any) -> int:
     """Counts what no snapshot has yet."""
-    newest = await self.replica.store.get(published.KEY, local=True)
+    newest = await self.replica.store.get(PUBLISHED_KEY, local=True)
     return 0 if newest is None else int.from_bytes(newest.value, "big")
 
 

@@ -24,13 +24,14 @@ from lithify.catalog.errors import CatalogVersionTrimmed
 from lithify.catalog.objects import IndexStatus, TableDescriptor, ZoneDescriptor
 from lithify.catalog.versions import CatalogVersions
 from lithify.catalog_compaction.decision import Decision, decide
-from lithify.catalog_compaction.facts import ClusterFacts, Floors, NodeTimes, Partition
+from lithify.catalog_compaction.facts import ClusterFacts, Floors, NodeTimes
 from lithify.compaction.planning.horizon import Hold
 from lithify.errors import LithifyError
 from lithify.hybrid_time import add_ms, timestamp
 
 if TYPE_CHECKING:
     from lithify.catalog.catalog import Catalog
+    from lithify.tables.assignments import Partition
 
 NODES = ("n1", "n2", "n3")
 BEGIN_MS = 1000

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.versions import CatalogVersions
-    from lithify.catalog_compaction.facts import ClusterFacts, Partition
+    from lithify.catalog_compaction.facts import ClusterFacts
+    from lithify.tables.assignments import Partition
 
 __all__ = ["Decision", "decide", "named_holds"]
 

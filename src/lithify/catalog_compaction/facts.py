@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lithify.compaction.planning.horizon import Hold
+    from lithify.tables.assignments import Partition
 
-__all__ = ["Abort", "AbortKind", "ClusterFacts", "Floors", "NodeTimes", "Partition", "Waits"]
-
-Partition = tuple[int, int]
-"""The id of a zone, and the number of one of its partitions: a Raft group."""
+__all__ = ["Abort", "AbortKind", "ClusterFacts", "Floors", "NodeTimes", "Waits"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from lithify.logger import get_logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from lithify.catalog_compaction.facts import Partition
     from lithify.catalog_compaction.published import Replica
+    from lithify.tables.assignments import Partition
 
 __all__ = ["LocalNeeds", "LocalTimes", "decode_times", "encode_times"]
 

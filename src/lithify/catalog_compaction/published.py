@@ -5,10 +5,10 @@
     await published.settle(minimum)     # on each replica: have it published soon
     await published.read()              # 0: none is published
 
-The time is the key `KEY` of the partition's group. The leader writes it through Raft. On a replica
-it counts when the newest **durable snapshot** there has it: a restart replays the log from that
-snapshot, so nothing that was written at an earlier time is read again. Until then the value before
-it counts, which is read at the revision of the snapshot.
+The time is the key `PUBLISHED_KEY` of the partition's group. The leader writes it through Raft. On
+a replica it counts when the newest **durable snapshot** there has it: a restart replays the log
+from that snapshot, so nothing that was written at an earlier time is read again. Until then the
+value before it counts, which is read at the revision of the snapshot.
 
 Nothing of this is in memory only: after a restart the same snapshot and the same key say the same.
 If the floor of the group has passed the snapshot, the value before cannot be read, and none is
@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from lithify.metastore.errors import RevisionCompacted, RevisionNotReached
 from lithify.metastore.transaction import Compare, Condition, Put, Transaction
+from lithify.tables.keys import PUBLISHED_KEY
 
 if TYPE_CHECKING:
     from lithify.metastore.local_metastore import LocalMetastore
     from lithify.metastore.metastore import KeyValue, Outcome
 
-__all__ = ["KEY", "GroupReplica", "PublishedTime", "Replica", "Store"]
+__all__ = ["GroupReplica", "PublishedTime", "Replica", "Store"]
 
-KEY = b"\x00\x00\x00\x00published"
 _TIME = struct.Struct(">Q")
 
 
@@ -81,7 +81,7 @@ class GroupReplica:
     @property
     def snapshot_index(self) -> int:
         """See `Replica`."""
-        return self.store.group.snapshot_index
+        return self.store.snapshot_index
 
     def take_snapshot(self) -> None:
         """See `Replica`."""
@@ -109,7 +109,7 @@ class PublishedTime:
         if not durable:
             return 0
         try:
-            before = await self.replica.store.get(KEY, revision=durable, local=True)
+            before = await self.replica.store.get(PUBLISHED_KEY, revision=durable, local=True)
         except (RevisionCompacted, RevisionNotReached):
             return 0
         return 0 if before is None else _decode(before)
@@ -119,8 +119,8 @@ class PublishedTime:
         found = await self._newest()
         if found is not None and _decode(found) >= minimum:
             return False
-        compare = Compare(KEY, Condition.REVISION, 0 if found is None else found.revision)
-        put = Put(KEY, _TIME.pack(minimum))
+        compare = Compare(PUBLISHED_KEY, Condition.REVISION, 0 if found is None else found.revision)
+        put = Put(PUBLISHED_KEY, _TIME.pack(minimum))
         return (await self.replica.store.transact(Transaction((compare,), (put,)))).succeeded
 
     async def settle(self, minimum: int) -> bool:
@@ -133,7 +133,7 @@ class PublishedTime:
         return True
 
     async def _newest(self) -> KeyValue | None:
-        return await self.replica.store.get(KEY, local=True)
+        return await self.replica.store.get(PUBLISHED_KEY, local=True)
 
 
 def _decode(row: KeyValue) -> int:

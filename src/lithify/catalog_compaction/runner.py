@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lithify.catalog.versions import CatalogVersions
-    from lithify.catalog_compaction.facts import NodeTimes, Partition
+    from lithify.catalog_compaction.facts import NodeTimes
     from lithify.clock import Clock
     from lithify.compaction.planning.horizon import Hold
     from lithify.metastore.metastore import Metastore
+    from lithify.tables.assignments import Partition
 
 __all__ = ["COORDINATOR", "CatalogRunner", "CatalogTrimming", "Placement"]
 

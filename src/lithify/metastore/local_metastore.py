@@ -93,6 +93,11 @@ class LocalMetastore(MetastoreRequests):
         """The term in which this node leads the metastore; 0 if it does not lead."""
         return self.group.leading_term
 
+    @property
+    def snapshot_index(self) -> int:
+        """The index of the newest durable snapshot here: a restart replays what is above it."""
+        return self.node.storage.groups[self.group.name].log.snapshot_index
+
     def propose_all(self, proposed: Sequence[bytes]) -> None:
         """On the leader: propose commands, and do not wait for their outcome."""
         for command in proposed:

@@ -310,34 +310,39 @@ class Cluster:
         history = self.history = HistoryCompaction(
             metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
         )
+        tables = self.tables = await self._open_tables()
         maintenance = CatalogMaintenance(
             metastore,
             self.catalog,
             self.nodes,
+            tables,
             self._fs,
             self._data,
             self._clock,
             self._settings.trimming,
-            self._table_settings.watermark,
             self._events,
         )
         self.trimming = maintenance.compaction
         observe = partial(self._observe, history, self.trimming)
-        registry = self._registry
-        for work in (registry.register, registry.follow, maintenance.follow, observe):
+        for work in (self._registry.register, self._registry.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
-        for each in self._open_tables().works():
-            self._tasks.append(asyncio.create_task(self._run(each)))
+        for work in self._table_works(tables):
+            self._tasks.append(asyncio.create_task(self._run(work)))
 
-    def _open_tables(self) -> TableWork:
-        node, settings, metastore = self.node, self._table_settings, self.metastore
+    async def _open_tables(self) -> Tables:
+        settings = self._table_settings
         watermark = LowWatermark(
             self._fs, self._table_directory, self._clock, settings.watermark, self._events
         )
         watermark.open(self.catalog.versions.earliest.activation)
-        tables = self.tables = Tables(
-            node,
-            metastore,
+        # Nothing is read yet, so it does not wait.
+        try:
+            await watermark.update()
+        except WriteFailed as error:
+            log.warning("the low watermark stays", reason=str(error))
+        return Tables(
+            self.node,
+            self.metastore,
             self.catalog,
             self._clock,
             watermark,
@@ -345,16 +350,18 @@ class Cluster:
             self._timing,
             self._urls,
         )
-        versions, hosting = self.catalog.versions, tables.hosting
+
+    def _table_works(self, tables: Tables) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        metastore, versions, hosting = self.metastore, self.catalog.versions, tables.hosting
         reclaim = Reclaim(self.name, metastore, hosting, versions, self._alive)
-        watermark.listen(reclaim.raised)
+        tables.low_watermark.listen(reclaim.raised)
         zones = ZoneAssignments(metastore, versions, hosting.assignments, self._alive)
         builds = IndexBuilds(
             self.name, metastore, self.catalog, hosting, tables.active, self._alive
         )
-        work = TableWork(tables, zones, builds, settings)
+        work = TableWork(tables, zones, builds, self._table_settings)
         self.catalog.listen(work.catalog_changed)
-        return work
+        return work.works()
 
     def _alive(self) -> list[str]:
         return [name for name, each in self._registry.nodes.items() if each.is_alive]

@@ -153,7 +153,12 @@ class Assignments:
         self.known: dict[Partition, Assigned] = {}
 
     async def load(self) -> int:
-        """Read all; returns the revision at which they were read."""
+        """Know all as of now; returns the revision at which they were read."""
+        self.known, revision = await self.read()
+        return revision
+
+    async def read(self) -> tuple[dict[Partition, Assigned], int]:
+        """All as of now, and the revision at which they were read; what is known stays."""
         found: dict[Partition, Assigned] = {}
         start, end = prefix_range(PREFIX)
         revision = 0
@@ -164,8 +169,7 @@ class Assignments:
             if not page.more:
                 break
             start = page.rows[-1].key + b"\0"
-        self.known = found
-        return revision
+        return found, revision
 
     async def follow(self, changed: Callable[[], None]) -> None:
         """Follow the metastore until cancelled; `changed` is called after each change."""

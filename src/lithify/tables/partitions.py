@@ -90,11 +90,6 @@ class PartitionHosting:
         found = (parse_group(name) for name in self._node.groups)
         return {each: self.store(each) for each in found if each is not None}
 
-    def snapshot_index(self, partition: Partition) -> int:
-        """The index of the newest durable snapshot here: a restart replays what is above it."""
-        group = self.store(partition).group
-        return self._node.storage.groups[group.name].log.snapshot_index
-
     def led(self) -> dict[Partition, LocalMetastore]:
         """The partitions whose leader is this node."""
         groups = self._node.groups.items()

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lithify.catalog.manager.manager import CatalogManager
-    from lithify.catalog_compaction.facts import NodeTimes, Partition
+    from lithify.catalog_compaction.facts import NodeTimes
     from lithify.catalog_compaction.published import Replica
     from lithify.metastore.transaction import Transaction
+    from lithify.tables.assignments import Partition
 
 
 class NoAnswerHere(LithifyError):

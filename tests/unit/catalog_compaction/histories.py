@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lithify.catalog.commands.tables import ColumnDefinition, CreateTable
 from lithify.catalog.commands.zones import CreateZone
 from lithify.catalog.versions import CatalogVersions
-from lithify.catalog_compaction.facts import ClusterFacts, NodeTimes, Partition
+from lithify.catalog_compaction.facts import ClusterFacts, NodeTimes
 from lithify.hybrid_time import timestamp
 from tests.catalog_stage import after, started
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lithify.catalog.catalog import Catalog
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.catalog.objects import TableDescriptor, ZoneDescriptor
+    from lithify.tables.assignments import Partition
 
 BEGIN_MS = 1000
 NODES = ("n1", "n2", "n3")

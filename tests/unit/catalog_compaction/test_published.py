@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.catalog_compaction.published import KEY, GroupReplica, PublishedTime
+from lithify.catalog_compaction.published import GroupReplica, PublishedTime
 from lithify.clock import ManualClock
 from lithify.metastore.transaction import Delete
+from lithify.tables.keys import PUBLISHED_KEY
 from lithify.testing.memory_metastore import MemoryMetastoreCluster
 from tests.unit.metastore.nodes import alone, do, put, three, told
 from tests.unit.raft.net.nodes import until
@@ -109,14 +110,14 @@ async def published_at(metastore: LocalMetastore, revision: int) -> None:
     await metastore.node.listeners.wait_applied(metastore.name, revision)
     published = PublishedTime(GroupReplica(metastore))
     assert await published.settle(4711)
-    await until(lambda: metastore.group.snapshot_index >= revision)
+    await until(lambda: metastore.snapshot_index >= revision)
     assert await published.read() == 4711
 
 
 async def written(metastore: LocalMetastore) -> int:
     """The revision at which the leader has written a time."""
     assert await PublishedTime(GroupReplica(metastore)).write(4711)
-    found = await metastore.get(KEY, local=True)
+    found = await metastore.get(PUBLISHED_KEY, local=True)
     assert found is not None
     return found.revision
 
@@ -140,7 +141,7 @@ def test_a_published_time_survives_a_restart(tmp_path: Path) -> None:
             # Written, and in no snapshot when the node stops.
             await do(metastore, Delete(b"row"))
         async with alone(tmp_path) as metastore:
-            assert await metastore.get(KEY, local=True) is not None
+            assert await metastore.get(PUBLISHED_KEY, local=True) is not None
             assert await PublishedTime(GroupReplica(metastore)).read() == 4711
 
     told(story)

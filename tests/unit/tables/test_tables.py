@@ -437,16 +437,15 @@ def test_the_durable_snapshot_of_a_partition_is_known(tmp_path: Path, stack: Exi
     member = opened(tmp_path, stack)
     member.execute(CreateZone("z", 1, 1), ORDERS)
     member.do("put", "orders", order(1, 1))
-    hosting = member.tables.hosting
-    [(partition, store)] = hosting.hosted().items()
-    assert hosting.snapshot_index(partition) == 0
+    [store] = member.tables.hosted().values()
+    assert store.snapshot_index == 0
 
     async def take() -> None:
         store.group.take_snapshot()
         store.node.mark(store.group)
 
     member.run(take)
-    until(lambda: hosting.snapshot_index(partition) >= store.state.revision)
+    until(lambda: store.snapshot_index >= store.state.revision)
 
 
 def test_versions_below_the_low_watermark_are_not_live_in_the_log(

@@ -52,6 +52,9 @@ async def at_leader(cluster: ClusterAccess, find: Find) -> Runs:
     here = _here(cluster, find)
 
     async def find_leader() -> str:
+        if not cluster.metastore.group.leader:
+            # The node has just started, or there is an election: this waits for its end.
+            await cluster.metastore.status()
         return cluster.metastore.group.leader
 
     leader = await in_cluster(cluster, find_leader)

@@ -2,102 +2,40 @@
 
     maintenance = CatalogMaintenance(metastore, catalog, nodes, fs, directory, …)
     maintenance.compaction                     # a `ScheduledLog`
-    await maintenance.follow()               # until cancelled
 
 The node answers two questions over the cluster port (`raft/node/node_questions.py`): what it needs,
-and to publish a time. `DIRECTORY/catalog` has the reports and the low watermark.
-
-`NodeNeeds` is a node without tables: it has a low watermark, and no transactions and replicas. The
-watermark is raised once per `WATERMARK_S`, which makes a run due, and when the coordinator asks.
+and to publish a time. What it needs is what its tables need (`table_needs.py`); their low watermark
+makes a run due when it rises. `DIRECTORY/catalog` has the reports.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lithify.catalog_compaction.compaction import CATALOG, CatalogCompaction
 from lithify.catalog_compaction.node_times import LocalTimes, decode_times, encode_times
-from lithify.catalog_compaction.runner import CatalogRunner, Placement
-from lithify.errors import InvalidInput, LithifyError, WriteFailed
-from lithify.logger import get_logger
-from lithify.tables.low_watermark import LowWatermark
+from lithify.catalog_compaction.runner import CatalogRunner
+from lithify.errors import InvalidInput, WriteFailed
+from lithify.node.catalog.table_needs import TableNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from lithify.catalog.manager.manager import CatalogManager
-    from lithify.catalog_compaction.facts import NodeTimes, Partition
-    from lithify.catalog_compaction.node_times import LocalNeeds
-    from lithify.catalog_compaction.published import Replica
-    from lithify.catalog_compaction.runner import CatalogTrimming
+    from lithify.catalog_compaction.facts import NodeTimes
+    from lithify.catalog_compaction.runner import CatalogTrimming, Placement
     from lithify.clock import Clock
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.local_metastore import LocalMetastore
     from lithify.node.node_registry import NodeAddresses
     from lithify.raft.node.node import RaftNode
-    from lithify.tables.low_watermark import WatermarkSettings
+    from lithify.tables.tables import Tables
 
-__all__ = ["CatalogMaintenance", "NodeNeeds", "NodeTables"]
+__all__ = ["CatalogMaintenance"]
 
-WATERMARK_S = 60.0
 TIMES = "catalog times"
 PUBLISH = "catalog publish"
-
-log = get_logger("lithify.node")
-
-
-class NodeTables(Protocol):
-    """The needs of a node, and where the partitions of tables are."""
-
-    async def refresh(self) -> None:
-        """Raise what may be raised; called before the needs are read."""
-
-    async def placement(self) -> Placement:
-        """Of the partitions of tables, as of now; linearizable."""
-
-    @property
-    def needs(self) -> LocalNeeds:
-        """Of this node."""
-
-
-class NodeNeeds:
-    """A node without tables: `LocalNeeds` and `NodeTables`."""
-
-    def __init__(self, watermark: LowWatermark, catalog: CatalogManager) -> None:
-        self._watermark = watermark
-        self._catalog = catalog
-
-    @property
-    def low_watermark(self) -> int:
-        """See `LocalNeeds`."""
-        return self._watermark.value
-
-    def minimum_begin(self) -> int:
-        """See `LocalNeeds`."""
-        return self._catalog.now()
-
-    def activation(self) -> int:
-        """See `LocalNeeds`."""
-        return self._catalog.current.activation
-
-    def replicas(self) -> Mapping[Partition, Replica]:
-        """See `LocalNeeds`."""
-        return {}
-
-    @property
-    def needs(self) -> LocalNeeds:
-        """See `NodeTables`."""
-        return self
-
-    async def refresh(self) -> None:
-        """See `NodeTables`."""
-        await self._watermark.update()
-
-    async def placement(self) -> Placement:
-        """See `NodeTables`."""
-        return Placement()
 
 
 class _Nodes:
@@ -107,12 +45,12 @@ class _Nodes:
         self,
         node: RaftNode,
         nodes: Callable[[], Mapping[str, NodeAddresses]],
-        tables: NodeTables,
+        needs: TableNeeds,
         timeout_s: float,
     ) -> None:
         self._node = node
         self._nodes = nodes
-        self._tables = tables
+        self._needs = needs
         self._timeout_s = timeout_s
 
     def topology(self) -> frozenset[str]:
@@ -128,7 +66,7 @@ class _Nodes:
         await self._node.questions.ask(node, PUBLISH, given, timeout_s=self._timeout_s)
 
     async def placement(self) -> Placement:
-        return await self._tables.placement()
+        return await self._needs.placement()
 
 
 class CatalogMaintenance:
@@ -139,11 +77,11 @@ class CatalogMaintenance:
         metastore: LocalMetastore,
         catalog: CatalogManager,
         nodes: Callable[[], Mapping[str, NodeAddresses]],
+        tables: Tables,
         fs: FileSystem,
         directory: str,
         clock: Clock,
         settings: CatalogTrimming,
-        watermark: WatermarkSettings,
         events: EventSink,
     ) -> None:
         path = f"{directory}/{CATALOG}"
@@ -152,31 +90,17 @@ class CatalogMaintenance:
         except OSError as error:
             raise WriteFailed(path, error) from error
         node = metastore.node
-        self.watermark = LowWatermark(fs, path, clock, watermark, events)
-        self.watermark.open(catalog.versions.earliest.activation)
-        self._tables: NodeTables = NodeNeeds(self.watermark, catalog)
-        self._local = LocalTimes(node.identity.node, self._tables.needs)
-        reached = _Nodes(node, nodes, self._tables, settings.timeout_ms / 1000)
+        needs = TableNeeds(tables, catalog)
+        self._local = LocalTimes(node.identity.node, needs)
+        reached = _Nodes(node, nodes, needs, settings.timeout_ms / 1000)
         runner = CatalogRunner(reached, catalog, metastore, clock, settings)
         self.compaction = CatalogCompaction(runner, metastore, fs, path, clock, events)
+        tables.low_watermark.listen(self.compaction.watermark_changed)
         node.questions.on(TIMES, self._times)
         node.questions.on(PUBLISH, self._publish)
         node.listeners.on_leader(self.compaction.leader_changed)
 
-    async def follow(self) -> None:
-        """Raise the low watermark on a schedule, until cancelled."""
-        while True:
-            before = self.watermark.value
-            try:
-                await self._tables.refresh()
-            except LithifyError as error:
-                log.warning("the low watermark cannot be raised", reason=str(error))
-            if self.watermark.value != before:
-                await self.compaction.watermark_changed(self.watermark.value)
-            await asyncio.sleep(WATERMARK_S)
-
     async def _times(self, _: dict[str, Any]) -> dict[str, Any]:
-        await self._tables.refresh()
         return encode_times(await self._local.read())
 
     async def _publish(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -553,11 +553,6 @@ class Group(Generic[S]):
         return self._at.index
 
     @property
-    def snapshot_index(self) -> int:
-        """The index of the newest durable snapshot: a restart replays what is above it."""
-        return self._own.log.snapshot_index
-
-    @property
     def state(self) -> S:
         """The state of the machine after the last applied command; only the machine changes it."""
         return self._at.state

@@ -16,17 +16,15 @@
 
 A leader's message to an unknown group creates the group here, without members: the node was added
 to it, and the log has its members. A group that has ended, or from which this node was removed
-(`raft/group/removed_members.py`), is first removed from the list of groups; then its files are
-deleted.
+(`raft/group/removed_members.py`), leaves the list of groups first; then its files are deleted.
 
 Clients use the name of a group, nodes its key; its files have names of their own
-(`raft/storage/file_names.py`). A node has at most one group of a name.
+(`raft/storage/file_names.py`). A node has at most one group of a name. Other nodes must accept
+a new directory before it votes (`raft/net/peer_recognition.py`).
 
 An error in a thread of the disk, or in a group, stops the node: its state is not known to be right.
 A member that finds its own log wrong (`MemberStopped`) only stops itself, and is recorded as
 stopped until it is removed from its group; the other groups continue.
-
-Other nodes must accept a new directory before it votes (`raft/net/peer_recognition.py`).
 
 A node without an address is a cluster of one: it opens no port, and its groups have no other
 members. The only voter of a group leads it at once. If the groups do have other members, it only
