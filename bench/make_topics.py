@@ -6,11 +6,13 @@ an earlier version (`earlier.py`), so it uses only what that has.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import lithify
+from lithify.fs import LocalFileSystem
 from lithify.topics.definitions.definitions import TopicDefinition
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.subscriptions.subscription import SubscriptionType
@@ -45,13 +47,17 @@ def make_topics(data: str, count: int, segments: int) -> None:
             topic.append(value=b"sediment")
             topic.log.roll()
         first, *others = define_topics(node, count)
+        definitions = node.topics.definitions.current
     for name in others:
-        # Of which object a directory is differs; the first start says it in each.
-        shutil.copytree(
-            f"{data}/topics/{first.path}",
-            f"{data}/topics/{name.path}",
-            ignore=shutil.ignore_patterns("OBJECT"),
-        )
+        directory = f"{data}/topics/{name.path}"
+        shutil.copytree(f"{data}/topics/{first.path}", directory)
+        if os.path.exists(f"{directory}/OBJECT"):
+            # An earlier version has no such file.
+            from lithify.log.object_file import write_object  # noqa: PLC0415
+
+            identity = definitions.identity(name)
+            assert identity is not None
+            write_object(LocalFileSystem(), directory, identity)
 
 
 if __name__ == "__main__":
