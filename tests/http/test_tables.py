@@ -134,7 +134,7 @@ def test_an_index_finds_rows_when_it_is_available(node: ClusterNode) -> None:
         ("POST", "/tables/none/rows", {"json": {"id": 1}}, 404, "ObjectNotFound"),
         ("GET", "/tables/orders/row?key=7", {}, 400, "InvalidInput"),
         ("GET", '/tables/orders/row?key={"note":"a"}', {}, 400, "InvalidRow"),
-        ("GET", '/tables/orders/row?key={"id":1}&at=1', {}, 404, "ObjectNotFound"),
+        ("GET", '/tables/orders/row?key={"id":1}&at=1', {}, 410, "TimeTooOld"),
         ("GET", '/tables/orders/rows?prefix={"colour":1}', {}, 400, "InvalidRow"),
         ("GET", "/tables/orders/rows?cursor=zzz", {}, 400, "InvalidInput"),
         ("GET", "/tables/orders/rows?index=none", {}, 404, "ObjectNotFound"),

@@ -361,6 +361,7 @@ class Cluster:
         )
         work = TableWork(tables, zones, builds, self._table_settings)
         self.catalog.listen(work.catalog_changed)
+        self.node.listeners.on_leader(work.leader_changed)
         return work.works()
 
     def _alive(self) -> list[str]:

@@ -75,6 +75,11 @@ class TableWork:
         self._to_assign.set()
         self._to_build.set()
 
+    def leader_changed(self, group: str, leader: str, term: int) -> None:  # noqa: ARG002
+        """A listener of `GroupListeners`: what a leader does is not left until the next check."""
+        self._to_assign.set()
+        self._to_build.set()
+
     async def _assign(self) -> None:
         while True:
             self._to_assign.clear()
