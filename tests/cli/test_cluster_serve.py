@@ -58,7 +58,6 @@ def test_three_processes_are_one_cluster(three: list[Member]) -> None:
     assert [each.end(signal.SIGTERM) for each in three] == [0, 0, 0]
 
 
-@pytest.mark.slow
 def test_a_node_without_a_quorum_says_for_whom_it_waits_and_ends_well(three: list[Member]) -> None:
     first, *others = three
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -34,6 +34,7 @@ Everything else runs in the cluster thread.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -85,6 +86,7 @@ IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
 SAY_S = 1.0
 """A wait for other nodes that takes longer is logged; an election takes about as long."""
 RETRY_S = 0.2
+WAKE_S = 0.2
 OBSERVE_S = 1.0
 """The interval at which the triggers of the history's compaction are checked."""
 LEAVE_S = 1.0
@@ -156,7 +158,7 @@ class Cluster:
         self._thread.start()
         try:
             self._beginning = self._thread.call(self._begin)
-            self._beginning.result()
+            _wait(self._beginning)
         except BaseException:
             # Also a wait that the user interrupts.
             self.close()
@@ -197,7 +199,7 @@ class Cluster:
 
         future = self._thread.call(asked)
         try:
-            return future.result()
+            return _wait(future)
         finally:
             # If the user interrupts the wait.
             future.cancel()
@@ -410,6 +412,13 @@ class _OwnState(LocalMetastore):
     ) -> Rows:
         """See `Metastore`."""
         return await super().range(start, end, revision=revision, limit=limit, local=True)
+
+
+def _wait(future: Future[T]) -> T:
+    """The result; a signal that comes just before the thread sleeps is handled soon after."""
+    while not future.done():
+        wait([future], WAKE_S)
+    return future.result()
 
 
 def _machine_of(group: str) -> MetastoreMachine:
