@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,3 +71,15 @@ def test_a_node_without_a_quorum_says_for_whom_it_waits_and_ends_well(three: lis
     others[0].start([first, others[1]])
     for each in (first, others[0]):
         each.await_ready()
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_ends_the_wait_for_a_quorum(
+    three: list[Member],
+) -> None:
+    first, *others = three
+    first.program = (sys.executable, "-m", "tests.cli.interrupted_serve")
+    first.start(others)
+    assert first.process is not None
+    first.process.communicate(timeout=PROCESS_S_MAX)
+    assert first.process.returncode == 0
+    assert "Traceback" not in first.log.read_text()
