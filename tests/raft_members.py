@@ -94,6 +94,13 @@ class Member:
             if not (events or jobs or out.messages or out.again):
                 return messages
 
+    def proved_jobs(self) -> list[Job]:
+        """The jobs that are due when the write-ahead log has proved what they need."""
+        assert not self.group.work().jobs
+        for event in self.storage.wal.flush():
+            self.group.wal_event(event)
+        return self.group.work().jobs
+
     def flush(self, rolled: Rolled) -> list[Flushed]:
         """Write segments, again and again while the disk refuses, as a node does."""
         while True:

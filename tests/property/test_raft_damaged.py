@@ -46,7 +46,7 @@ def test_a_member_that_votes_in_doubt_loses_what_was_acknowledged(
 
     monkeypatch.setattr(PossibleLoss, "__init__", begin_and_vote)
     with pytest.raises(AssertionError, match="two histories"):
-        one_of(71)
+        one_of(87)
 
 
 def test_a_member_that_does_not_vote_after_losing_entries_stops_the_group(
@@ -55,4 +55,4 @@ def test_a_member_that_does_not_vote_after_losing_entries_stops_the_group(
     """Its leader counts on entries that it has not: such members stop."""
     monkeypatch.setattr(RaftManifest, "doubt", lambda *_: None)
     with pytest.raises(AssertionError, match="no progress"):
-        one_of(1)
+        one_of(3)

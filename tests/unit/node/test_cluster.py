@@ -318,13 +318,6 @@ def test_a_node_that_has_left_does_not_end_at_the_next_change(
     three.start(*nodes.values())
     n1, n3 = nodes["n1"], nodes["n3"]
     n1.call(partial(n1.node.requests.remove_member, "n3")).result(PROCESS_S_MAX)
-
-    async def leave() -> None:
-        # As if it had been notified now, if it has not been.
-        if "metastore" in n3.node.groups:
-            n3.node.leave(n3.node.groups["metastore"], ended=False)
-
-    n3.call(leave).result(PROCESS_S_MAX)
     until(lambda: "metastore" not in n3.node.groups)
     n3.opened()
     # Others may still do it.

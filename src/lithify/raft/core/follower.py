@@ -38,6 +38,15 @@ class Follower(RoleState):
         super().__init__(engine)
         self.leader = leader
 
+    def tick(self) -> None:
+        """Campaign when the leader is silent; a member that may not campaign has no leader then.
+
+        So one that was removed, and was not notified, asks whether it is still a member.
+        """
+        super().tick()
+        if self.elapsed >= self.timeout and self.leader:
+            self.forget_leader()
+
     def receive(self, message: RaftMessage) -> None:
         """Process entries, heartbeats, snapshots, and replies of the leader."""
         if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.raft.storage.wal.batch import Resend, StateSaved, Written
+from lithify.raft.storage.wal.batch import Proved, Resend, StateSaved, Written
 
 if TYPE_CHECKING:
     from lithify.raft.core.ready import StorageAppend
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lithify.raft.storage.wal.wal import Wal, WalEvent
 
 __all__ = ["DurableWrites"]
+
+_OwnEvent = Written | StateSaved | Resend | Proved
 
 
 @dataclass(slots=True)
@@ -82,11 +84,13 @@ class DurableWrites:
 
     def wal_event(self, event: WalEvent) -> None:
         """Take an event of the write-ahead log; events of other names are ignored."""
-        if isinstance(event, Written | StateSaved | Resend) and event.group == self._group:
+        if isinstance(event, _OwnEvent) and event.group == self._group:
             if isinstance(event, Written):
                 self._written(event)
             elif isinstance(event, StateSaved):
                 self._saved(event.state)
+            elif isinstance(event, Proved):
+                self._log.is_proved = True
             else:
                 self._log.resend(event)
 

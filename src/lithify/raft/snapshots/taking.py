@@ -5,7 +5,9 @@ A snapshot of the state at the last applied index:
 1. The group's thread asks the machine for the live indexes and for the pieces of its state, which
    do not change while later commands are applied. All entries up to the index must be durable: a
    snapshot without the entries it needs is worthless. The core applies only durable entries;
-   `due_job` checks it again.
+   `due_job` checks it again. If live entries are only in the write-ahead log, the job is held until
+   this has proved them: a start cuts off a damaged last batch that nothing follows, and the member
+   could not start again without an entry that its snapshot needs.
 2. The worker's thread writes the snapshot (`Snapshots.write`). It is valid when that returns.
 3. The group's thread applies it: the log drops its dead entries, and compaction is due. Then the
    worker deletes older snapshots, which have no reader.
@@ -89,6 +91,8 @@ class SnapshotTaking(Generic[S]):
         self._tidy_wanted = self._tidying = False
         self._release: int | None = None
         self._job: Job | None = None
+        self._held_index: int | None = None
+        """The applied index when the job was made, while it waits for the proof of the entries."""
         self._pause_ticks = 0
         self._tick_passed = True
         """Has a tick passed since the last snapshot began?"""
@@ -142,6 +146,8 @@ class SnapshotTaking(Generic[S]):
     def due_job(self, now: ApplyPosition[S], *, sending: bool) -> Job | None:
         """The next job of the worker, if one is due."""
         log = self._storage.log
+        if self._held_index is not None:
+            return self._proved_job()
         if self._job is None and self._tidy_wanted:
             self._tidy_wanted, self._tidying = False, True
             self._job = self._tidy()
@@ -155,20 +161,40 @@ class SnapshotTaking(Generic[S]):
         if self._wanted or self._is_due(sending=sending):
             self._wanted = self._tick_passed = self._renewing = False
             self._entries = self._bytes = 0
-            self._job = self._write(now, checkpoint=False)
+            self._begin(now, checkpoint=False)
         elif self._release is not None:
             self._job = self._promote(self._release)
             self._release = None
         elif self._checkpoint_wanted:
             self._checkpoint_wanted = False
-            self._job = self._write(now, checkpoint=True)
+            self._begin(now, checkpoint=True)
+        return self._proved_job()
+
+    def _begin(self, now: ApplyPosition[S], *, checkpoint: bool) -> None:
+        """Make the job of a snapshot or checkpoint, and hold it if its entries must be proved."""
+        log, live = self._storage.log, self._machine.live_indexes(now.state)
+        self._job = self._write(now, live, checkpoint=checkpoint)
+        if live.last is not None and live.last > log.segments.last:
+            self._held_index = now.index
+            log.ask_proof()
+
+    def _proved_job(self) -> Job | None:
+        """The current job, unless it is held."""
+        log, index = self._storage.log, self._held_index
+        if index is None:
+            return self._job
+        if not log.is_proved:
+            return None
+        self._held_index = None
+        if index < log.snapshot_index:
+            # A snapshot of another member was installed meanwhile.
+            self._job = None
         return self._job
 
     # --- how --------------------------------------------------------------------------------
 
-    def _write(self, now: ApplyPosition[S], *, checkpoint: bool) -> Job:
+    def _write(self, now: ApplyPosition[S], live: LiveSet, *, checkpoint: bool) -> Job:
         head = Head(SnapshotMeta(now.index, now.term, now.config), self._machine.version)
-        live = self._machine.live_indexes(now.state)
         pieces = self._machine.save(now.state)
         place = self._storage.log.place()
         snapshots = self._storage.snapshots

@@ -92,6 +92,8 @@ class GroupLog:
         self.last_term = self._term_of(self.last_index)
         self.written_index = self.last_index
         self._superseded: list[str] = []
+        self.is_proved = False
+        """Is everything proved that was durable when `ask_proof` was called?"""
         self._cuts: dict[int, int] = {}
         """By file of the write-ahead log: the lowest index that an entry in it follows."""
 
@@ -196,6 +198,11 @@ class GroupLog:
             last -= 1
         if last >= event.first:
             self.written_index = max(self.written_index, last)
+
+    def ask_proof(self) -> None:
+        """Ask the write-ahead log for a proof of all entries; it sets `is_proved`."""
+        self.is_proved = False
+        self._wal.ask_proof(self.group)
 
     def resend(self, event: Resend) -> None:
         """The write-ahead log lacks entries: queue them again."""

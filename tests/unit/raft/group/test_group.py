@@ -344,7 +344,7 @@ def test_a_failed_snapshot_is_retried_after_a_pause() -> None:
     members.put("n1", b"k", b"v")
     group = members["n1"].group
     group.take_snapshot()
-    (job,) = group.work().jobs
+    (job,) = members["n1"].proved_jobs()
     group.job_done(job, OSError(28, "no space left"))
     assert not group.work().jobs
     members.tick(49)
@@ -361,7 +361,7 @@ def test_older_snapshots_are_removed_by_the_worker() -> None:
     members.snapshot("n1")
     members.put("n1", b"key", b"2")
     group.take_snapshot()
-    (write,) = group.work().jobs
+    (write,) = members["n1"].proved_jobs()
     group.job_done(write, write())
     jobs = group.work().jobs
     assert f"removal before {group.applied_index}" in [job.what for job in jobs]

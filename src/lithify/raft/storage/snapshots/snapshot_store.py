@@ -22,7 +22,8 @@ are synced.
 
 A snapshot that is being received is written in the same way (`accept`): it is valid when finished.
 
-The caller must make the entries that a snapshot needs durable before it writes the snapshot.
+The caller must make the entries that a snapshot needs durable before it writes the snapshot, and
+prove those that are only in the write-ahead log (`Wal.ask_proof`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lithify.raft.entry import Entry
     from lithify.raft.storage.live_state import LiveStates
 
-__all__ = ["Append", "Item", "Resend", "StateSaved", "WalBatch", "Writer", "Written"]
+__all__ = ["Append", "Item", "Proved", "Resend", "StateSaved", "WalBatch", "Writer", "Written"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,13 @@ class Resend:
 
 
 @dataclass(frozen=True, slots=True)
+class Proved:
+    """All that is durable of a group is proved: its damage would not be taken for a lost write."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """Queued entries."""
 
@@ -66,7 +73,7 @@ class Append:
     previous: int
 
 
-Item = Append | StateSaved
+Item = Append | StateSaved | Proved
 
 
 @dataclass(slots=True)
@@ -107,6 +114,7 @@ class WalBatch:
         self._before: dict[str, tuple[int | None, int | None]] = {}
         self._states: dict[str, HardState] = {}
         self._resends: list[Resend] = []
+        self._proofs: list[Proved] = []
         self.numbers = numbers
         self.file = 0
         self.pieces: list[bytes] = []
@@ -117,6 +125,8 @@ class WalBatch:
         """Add a queued item."""
         if isinstance(item, StateSaved):
             self.add_state(item)
+        elif isinstance(item, Proved):
+            self._proofs.append(item)
         else:
             self._add_entries(item)
 
@@ -166,19 +176,20 @@ class WalBatch:
         return number
 
     @property
-    def has_states(self) -> bool:
-        """Does the batch have a state?"""
-        return bool(self._states)
+    def needs_proof(self) -> bool:
+        """Must it be proved that the batch, and what was written before it, is durable?"""
+        # A member that loses a vote can vote twice, and no leader would notice.
+        return bool(self._states or self._proofs)
 
     def settle(self) -> None:
         """The batch is durable."""
         for group, state in self._states.items():
             self._writers.get(group, Writer()).state = state
 
-    def events(self) -> list[StateSaved | Written | Resend]:
+    def events(self) -> list[StateSaved | Written | Resend | Proved]:
         """The events for the groups."""
         saved = (StateSaved(group, state) for group, state in self._states.items())
-        return [*saved, *self.written, *self._resends]
+        return [*saved, *self.written, *self._resends, *self._proofs]
 
     def undo(self) -> None:
         """The batch is not durable: undo its effect on the writers."""

@@ -11,8 +11,9 @@ would be lost with it. After these bytes the end of the last file may be bad:
 2. A batch is complete and damaged, and no intact batch proves that it was durable. `Wal.prove`
    writes a proof as soon as nothing is queued, so such a batch was written in the last moment
    before a crash. It is cut off, and `is_doubtful` says that acknowledged entries may
-   be lost (no votes: these are proved before they are acknowledged). The member must not help to
-   elect a leader without these entries: it votes when it has caught up (`raft/group/group.py`).
+   be lost (no votes: these are proved before they are acknowledged; no entries that a snapshot
+   needs: these are proved before it is written). The member must not help to elect a leader without
+   these entries: it votes when it has caught up (`raft/group/group.py`).
 
 Both are logged with file, offset and bytes, and counted (`cut_bytes`).
 

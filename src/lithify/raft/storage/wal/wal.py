@@ -12,7 +12,8 @@
    index written. If it is, an entry in between was lost, and the group gets one `Resend` with the
    first missing index; until the group queues that, its other writes are dropped.
 3. One write, one fdatasync, then a `Written` for each group and run of terms. A batch with a state
-   is followed by an empty one, which proves that it was durable, before any event is delivered.
+   is followed by an empty one, which proves that it was durable, before any event is delivered;
+   and so is one for which a group asked (`ask_proof`), which gets a `Proved`.
 4. A file that is full is followed by the next. Each starts with the names and states of all groups,
    so that it is self-contained. The full one goes to the segment writer (`Rolled`), which deletes
    it when its entries are in segments.
@@ -44,6 +45,7 @@ from lithify.raft.storage.index_runs import IndexRuns
 from lithify.raft.storage.wal.batch import (
     Append,
     Item,
+    Proved,
     Resend,
     StateSaved,
     WalBatch,
@@ -64,7 +66,16 @@ if TYPE_CHECKING:
     from lithify.raft.storage.live_state import LiveStates
     from lithify.raft.storage.manifest import End, RaftManifest
 
-__all__ = ["Recovered", "Resend", "Rolled", "StateSaved", "Wal", "WalEvent", "Written"]
+__all__ = [
+    "Proved",
+    "Recovered",
+    "Resend",
+    "Rolled",
+    "StateSaved",
+    "Wal",
+    "WalEvent",
+    "Written",
+]
 
 FILE_BYTES_MAX = 256 * 2**20
 
@@ -81,7 +92,7 @@ def _is_append(item: Item, group: str) -> bool:
     return item.group == group and isinstance(item, Append)
 
 
-WalEvent = Written | StateSaved | Resend | Rolled | WriteRefused
+WalEvent = Written | StateSaved | Resend | Proved | Rolled | WriteRefused
 
 
 class Wal:
@@ -132,15 +143,19 @@ class Wal:
 
     def append(self, group: str, entries: Sequence[Entry], previous: int) -> None:
         """Queue consecutive entries, of which the first follows `previous`."""
-        with self._wanted:
-            self._queue.append(Append(group, entries, previous))
-            if not self._is_held:
-                self._wanted.notify()
+        self._add(Append(group, entries, previous))
 
     def save(self, group: str, state: HardState) -> None:
         """Queue a state."""
+        self._add(StateSaved(group, state))
+
+    def ask_proof(self, group: str) -> None:
+        """Prove everything queued so far; the group gets a `Proved`."""
+        self._add(Proved(group))
+
+    def _add(self, item: Item) -> None:
         with self._wanted:
-            self._queue.append(StateSaved(group, state))
+            self._queue.append(item)
             if not self._is_held:
                 self._wanted.notify()
 
@@ -224,8 +239,7 @@ class Wal:
             round_.numbers, round_.file = self._numbers, self._number
             for item in queue:
                 round_.add(item)
-            if round_.records:
-                self._write(round_)
+            self._write(round_)
         except OSError as error:
             self._ask_again(roll_for)
             return self._failed(queue, round_, error)
@@ -285,11 +299,12 @@ class Wal:
         return []
 
     def _write(self, round_: WalBatch) -> None:
-        self._put(round_.records, round_.pieces)
-        self._unproved = not round_.has_states
-        if round_.has_states:
-            # A member that loses a vote can vote twice, and no leader would notice.
+        if round_.records:
+            self._put(round_.records, round_.pieces)
+            self._unproved = True
+        if round_.needs_proof and self._unproved:
             self._put(0, ())
+            self._unproved = False
 
     def _put(self, records: int, pieces: Sequence[bytes]) -> None:
         assert self._file is not None

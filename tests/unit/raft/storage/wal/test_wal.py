@@ -18,9 +18,10 @@ from lithify.raft.core.values import HardState
 from lithify.raft.entry import Entry
 from lithify.raft.storage.file_names import wal_name
 from lithify.raft.storage.live_state import LiveState, LiveStates
+from lithify.raft.storage.manifest import RaftManifest
 from lithify.raft.storage.wal import format as wal_format
 from lithify.raft.storage.wal.format import WalTail, parse_batches
-from lithify.raft.storage.wal.wal import Resend, Rolled, StateSaved, Wal, Written
+from lithify.raft.storage.wal.wal import Proved, Resend, Rolled, StateSaved, Wal, Written
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from tests.patience import PROCESS_S_MAX
 
@@ -436,6 +437,57 @@ def test_a_batch_is_proved_when_nothing_else_is_written() -> None:
     wal = Wal(fs, "wal", LiveStates())
     assert list(wal.recover({})["a"].entries) == [1, 2]
     assert not wal.is_doubtful
+
+
+def test_a_group_gets_a_proof_of_its_batch_on_request() -> None:
+    fs = MemoryFileSystem()
+    path = f"wal/{wal_name(1)}"
+    wal = Wal(fs, "wal", LiveStates())
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    wal.append("a", entries(2), 1)
+    wal.ask_proof("a")
+    assert wal.flush() == [Written("a", 1, 2, 2, 1, 1), Proved("a")]
+    size = fs.stat(path).size
+    wal.ask_proof("b")
+    assert wal.flush() == [Proved("b")]
+    assert fs.stat(path).size == size, "it was proved before"
+    fs.flip(path, size - 24 - 10)
+    with pytest.raises(DamagedFile):
+        reopened(fs)
+
+
+def test_a_refused_proof_is_written_again() -> None:
+    disk = MemoryFileSystem()
+    fs = FaultyFileSystem(disk, [Fault.parse("fdatasync *.wal nth=2 EIO")])
+    wal = Wal(fs, "wal", LiveStates(), manifest=RaftManifest(fs, "."))
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    wal.ask_proof("a")
+    (refused,) = wal.flush()
+    assert isinstance(refused, WriteRefused)
+    assert wal.flush() == [Proved("a")]
+    damage_of_the_first_file_is_found(disk)
+
+
+def test_the_file_after_a_restart_proves_the_batches_before_it() -> None:
+    fs = MemoryFileSystem()
+    wal = Wal(fs, "wal", LiveStates(), manifest=RaftManifest(fs, "."))
+    wal.append("a", entries(1), 0)
+    wal.flush()
+    wal.close()
+    wal = Wal(fs, "wal", LiveStates(), manifest=RaftManifest(fs, "."))
+    wal.recover({})
+    wal.ask_proof("a")
+    assert wal.flush() == [Proved("a")]
+    damage_of_the_first_file_is_found(fs)
+
+
+def damage_of_the_first_file_is_found(fs: MemoryFileSystem) -> None:
+    path = f"wal/{wal_name(1)}"
+    fs.flip(path, fs.stat(path).size - 2)
+    with pytest.raises(DamagedFile, match="were durable"):
+        Wal(fs, "wal", LiveStates(), manifest=RaftManifest(fs, ".")).recover({})
 
 
 def test_truncated_bytes_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
