@@ -52,7 +52,7 @@ from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
-from lithify.node.bounded_changes import BoundedChanges, ChangeUnknown
+from lithify.node.catalog.changes_in_bounded_time import BoundedChanges, ChangeUnknown
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
@@ -257,7 +257,10 @@ class Cluster:
     async def execute(
         self, commands: Sequence[CatalogCommand], *, is_long: bool = False
     ) -> Executed:
-        """Execute a batch of commands of the catalog, in bounded time (`bounded_changes.py`)."""
+        """Execute a batch of commands of the catalog.
+
+        It ends in bounded time, see `catalog/changes_in_bounded_time.py`.
+        """
         return await self._changes.run(partial(self.catalog.execute, commands, is_long=is_long))
 
     async def _begin(self) -> None:

@@ -5,7 +5,7 @@
     definitions.change(lambda d: d.with_tenant("acme", {}))
 
 `current` is a view of the newest version that is applied here; any thread reads it without waiting.
-`change` executes one command (`definition_changes.py`) in the cluster thread, so it must not be
+`change` executes one command (`definition_edits.py`) in the cluster thread, so it must not be
 called there. It returns when the version is in force on every node.
 
     DIRECTORY/definitions.copy
@@ -59,9 +59,9 @@ from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
+from lithify.node.catalog.definition_edits import EditDefinitions
 from lithify.node.catalog.definition_views import definitions_of, own_definitions
-from lithify.node.definition_changes import EditDefinitions
-from lithify.node.lost_topics import list_lost_topics
+from lithify.node.catalog.lost_topics import list_lost_topics
 from lithify.ownership import NodeUrls
 from lithify.raft.errors import MemberReadsOnly
 from lithify.topics.definitions.definition_store import DefinitionStore
