@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.metastore import format as kv
-from lithify.metastore import reply_format as replies
+from lithify.metastore import command_format as kv
+from lithify.metastore import query_format as replies
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.metastore import KeyValue, Lease
 from lithify.metastore.purge import Superfluous

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lithify.catalog.commands.batch import NewIds
-from lithify.catalog.definition_entries import apply_entry, drop_entry
 from lithify.catalog.errors import InvalidDefinitionsText
+from lithify.catalog.toml_entries import apply_entry, drop_entry
 from lithify.errors import InvalidInput
 from lithify.exit_codes import USAGE
 

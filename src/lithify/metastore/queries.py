@@ -18,11 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
-from lithify.metastore import reply_format as wire
-from lithify.metastore.format import NUMBER, values_of
+from lithify.metastore import query_format as wire
+from lithify.metastore.command_format import NUMBER, values_of
 from lithify.metastore.metastore import KeyValue, Lease
 from lithify.metastore.purge import count_superfluous
-from lithify.metastore.reply_format import REPLY, MetastoreOutcome, QueryKind, StoreStatus
+from lithify.metastore.query_format import REPLY, MetastoreOutcome, QueryKind, StoreStatus
 from lithify.raft.machine import QueryRead
 
 if TYPE_CHECKING:
