@@ -27,7 +27,7 @@ FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 100
 MODULES_MAX = 25
 
-PRIVATE_USES_MAX = 120
+PRIVATE_USES_MAX = 87
 """Places where a test uses private state of an object that it does not define. May only fall."""
 
 PRIVATE_OF_OTHERS = frozenset(("_current_frames", "_exit", "_jvm", "_run_once"))

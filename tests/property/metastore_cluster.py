@@ -113,11 +113,13 @@ class MetastoreWorld(World):
             believes = life.held.id == lease and life.held.is_held
             assert not believes, f"{life.member.name} believes in {lease}"
 
-    def check_live(self, group: Group[Any]) -> None:
+    def check_live(self, member: Member, name: str) -> None:
         """Every value that can be read is in an entry that is there."""
-        state: MetastoreState = group.state
+        state: MetastoreState = member.groups[name].state
         live = list(state.live.live_set())
-        stored = {each.index: each.payload[8:] for each in group._own.log.read(live)}
+        stored = {
+            each.index: each.payload[8:] for each in member.storage.groups[name].log.read(live)
+        }
         columns = state.revisions
         for row in range(len(columns)):
             for key, kept in state.visible_values(row).items():

@@ -151,7 +151,7 @@ class RaftNode:
         self._failed: asyncio.Future[None]
         self._disk: DiskThreads
         self.transport: Transport
-        self._answering: ClientRequestHandler
+        self.client_requests: ClientRequestHandler
         self.backups: Backups
         self.runs: RunRequests[Group[Any]]
 
@@ -276,14 +276,14 @@ class RaftNode:
             fs, data, queue = self._storage.fs, self.settings.data, self.settings.queue
             self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark, queue)
             stack.push_async_callback(self._finish_groups)
-            self._answering = ClientRequestHandler(self)
-            stack.callback(self._answering.changes.close)
-            self.requests = ProcessRequests(self, self._answering)
+            self.client_requests = ClientRequestHandler(self)
+            stack.callback(self.client_requests.changes.close)
+            self.requests = ProcessRequests(self, self.client_requests)
             handlers = Handlers(
                 self._heard,
-                self._answering.ask,
+                self.client_requests.ask,
                 self._unreachable,
-                self._answering.forget,
+                self.client_requests.forget,
                 self.configs,
                 self._accepted,
                 self._disowned,
@@ -342,8 +342,8 @@ class RaftNode:
                     self.mark(group)
                     if group.is_lonely:
                         self.notices.report_lonely(group)
-                self._answering.watching.tick(self.groups.values())
-                self._answering.handovers.tick()
+                self.client_requests.watching.tick(self.groups.values())
+                self.client_requests.handovers.tick()
                 self._nurse()
 
     @contextmanager
@@ -374,7 +374,7 @@ class RaftNode:
             self._disk.run(job, partial(self._job_done, group, job))
         for job in out.reads:
             self._disk.read(job, partial(self._job_done, group, job))
-        self._answering.watching.deliver(group, out.sends)
+        self.client_requests.watching.deliver(group, out.sends)
         self.listeners.worked(group)
         if out.again:
             self.mark(group)
@@ -590,7 +590,7 @@ class RaftNode:
         del self.groups[name]
         self._rounds.forget(name)
         self._members.pop(files, None)
-        self._answering.watching.close_group(group)
+        self.client_requests.watching.close_group(group)
         self.listeners.left(group)
         # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)
