@@ -265,7 +265,7 @@ def _advance(state: MetastoreState, clock: int) -> None:
 
 
 def _unknown(_state: MetastoreState, command: bytes, _index: int, _clock: int) -> bytes:
-    raise ProtocolError(f"a command of {len(command)} bytes is of no known kind")
+    raise ProtocolError(f"a command of {len(command)} bytes has an unknown kind")
 
 
 def _grant(state: MetastoreState, command: bytes, index: int, clock: int) -> bytes:

@@ -64,7 +64,7 @@ def answer(state: MetastoreState, query: bytes) -> bytes | QueryRead:
     if kind == QueryKind.SUPERFLUOUS:
         page = count_superfluous(state, *wire.parse_asked_superfluous(query), COUNTED_MAX)
         return _head(state) + wire.encode_superfluous(page)
-    raise ProtocolError(f"a query of {len(query)} bytes is of no known kind")
+    raise ProtocolError(f"a query of {len(query)} bytes has an unknown kind")
 
 
 def _head(state: MetastoreState, number: int = 0) -> bytes:

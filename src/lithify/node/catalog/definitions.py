@@ -251,7 +251,7 @@ class CatalogDefinitions(DefinitionStore):
             self._wait(partial(self._write_logs, logs=logs))
         except LithifyError as error:
             # As it is it protects more than it must, or the next topic that is opened sets it.
-            log.warning("that topics have logs cannot be recorded", reason=str(error))
+            log.warning("the record that topics have logs cannot be written", reason=str(error))
 
     def execute(self, commands: Sequence[CatalogCommand]) -> None:
         """Execute a batch of other commands, as `change` does."""
@@ -288,8 +288,8 @@ class CatalogDefinitions(DefinitionStore):
         if catalog.versions.latest.version < executed.version:
             # The caller would continue with the definitions from before the change.
             raise DefinitionsUnknown(
-                f"version {executed.version} of the catalog was made, but this node cannot follow "
-                "the catalog: what it contains is not known here"
+                f"version {executed.version} of the catalog was written, but this node cannot "
+                "follow the catalog, and does not have that version"
             )
 
     async def _write_logs(self, *, logs: bool) -> None:
@@ -402,7 +402,7 @@ class CatalogDefinitions(DefinitionStore):
         known = {*self.current.topics, *self.current.stores, *removed}
         lost = [name for name in (*copied.topics, *copied.stores) if name not in known]
         if lost:
-            reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
+            reason = f"the catalog does not define {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
         return copied
 

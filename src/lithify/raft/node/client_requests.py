@@ -520,9 +520,9 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the body is no JSON: {error}") from error
+        raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise InvalidInput("the body is no JSON object")
+        raise InvalidInput("the body is not a JSON object")
     return value
 
 
