@@ -344,6 +344,7 @@ class RaftNode:
                         self.notices.report_lonely(group)
                 self._answering.watching.tick(self.groups.values())
                 self._answering.handovers.tick()
+                self.requests.tick()
                 self._nurse()
 
     @contextmanager
