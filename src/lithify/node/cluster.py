@@ -47,7 +47,7 @@ from lithify.catalog.update_log.errors import AppendOutcomeUnknown
 from lithify.errors import InvalidInput, LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.logger import get_logger
-from lithify.metastore.compaction.history_compaction import HistoryCompaction, HistorySettings
+from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
@@ -122,6 +122,7 @@ class Cluster:
         given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
         given = replace(given, group=replace(given.group, clock=clock), queue=queue)
         self._fs = fs
+        self._keeping = settings.metastore_history
         self._directory = f"{directory}/{METASTORE}"
         self._events = events
         self.queue = queue
@@ -290,7 +291,7 @@ class Cluster:
         self._applied(GROUP)
         await self._until_available(self._registry.load)
         history = self.history = HistoryCompaction(
-            metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
+            metastore, self._fs, self._directory, self._clock, self._keeping, self._events
         )
         observe = partial(self._observe, history)
         for work in (self._registry.register, self._registry.follow, observe):

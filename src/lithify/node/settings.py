@@ -26,6 +26,7 @@ from lithify.blobs.definition import named_settings, parse_value, with_settings
 from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
+from lithify.metastore.compaction.settings import HistorySettings
 from lithify.node.cluster_settings import ClusterSettings, check_cluster
 from lithify.node.security import SecuritySettings, check_host, is_wildcard
 from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget
@@ -52,6 +53,7 @@ _OFF = "off"
 _LOG = LogSettings()
 _LIMITS = ConnectionLimits()
 _CLUSTER = ClusterSettings()
+_HISTORY = HistorySettings()
 _COMPACTION = TopicCompactionSettings()
 _POLICIES_MIN = {
     "retention_ms": 0,
@@ -166,6 +168,9 @@ class NodeSettings:
     cluster_authority_file: str = _CLUSTER.cluster_authority_file
     tick_ms: int = _CLUSTER.tick_ms
     """See `ClusterSettings` for these nine."""
+    metastore_retention_ms: int = _HISTORY.retention_ms
+    metastore_compaction_every_ms: int = _HISTORY.every_ms
+    """See `HistorySettings` for these two."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -192,7 +197,8 @@ class NodeSettings:
             if not self.advertised_host and is_wildcard(host):
                 limit = f"the node's name or address, because it listens on {host}"
                 raise InvalidSetting("advertised_host", "", limit)
-        _ = self.topics, self.blobs, self.limits, self.spark  # Their constructors check them.
+        # Their constructors check them.
+        _ = self.topics, self.blobs, self.limits, self.spark, self.metastore_history
 
     @property
     def topics(self) -> TopicSettings:
@@ -247,6 +253,11 @@ class NodeSettings:
         return ClusterSettings(
             **{field.name: getattr(self, field.name) for field in fields(ClusterSettings)}
         )
+
+    @property
+    def metastore_history(self) -> HistorySettings:
+        """How long the history of the metastore is kept, and how often it is compacted."""
+        return HistorySettings(self.metastore_retention_ms, self.metastore_compaction_every_ms)
 
     @property
     def spark(self) -> SparkTarget:

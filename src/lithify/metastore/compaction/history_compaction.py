@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,6 @@ from lithify.metastore.compaction.horizon import history_horizon
 from lithify.metastore.compaction.plan import POLICY, HistoryDryRun, HistoryPlan
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP
-from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
@@ -48,26 +46,14 @@ if TYPE_CHECKING:
     from lithify.compaction.tasks.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem
+    from lithify.metastore.compaction.settings import HistorySettings
     from lithify.metastore.local_metastore import LocalMetastore
 
-__all__ = ["HistoryCompaction", "HistorySettings"]
+__all__ = ["HistoryCompaction"]
 
 TRIES_MAX = 5
 LOOK_S = 0.05
 """Between two checks of the progress of the purge."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySettings:
-    """The settings of the metastore's history; `interval_ms` None is no periodic run."""
-
-    retention_ms: int = 3_600_000
-    """What was in force this long ago can be read."""
-    interval_ms: int | None = 60_000
-
-    def __post_init__(self) -> None:
-        check_range("metastore_retention_ms", self.retention_ms, 0, 2**45)
-        check_range("metastore_compaction_interval_ms", self.interval_ms, 1000, 2**45)
 
 
 class HistoryCompaction:
@@ -120,7 +106,7 @@ class HistoryCompaction:
             leads = self._metastore.leading_term
         except MetastoreUnavailable:
             return NOTHING_DUE
-        return Observation(period_ms=self.settings.interval_ms) if leads else NOTHING_DUE
+        return Observation(period_ms=self.settings.every_ms or None) if leads else NOTHING_DUE
 
     def begin(self, jobs: Jobs, control: RunControl) -> Report:
         """A requested run."""

@@ -56,6 +56,7 @@ __all__ = [
     "GroupNotFound",
     "MayHaveHappened",
     "NoAnswer",
+    "NoQuorum",
     "OperationOutcome",
     "OperationRefused",
     "PartlyDone",
@@ -127,6 +128,10 @@ class NoAnswer(LithifyError):
     """No node that could serve the request was found in time; nothing was done."""
 
     exit_code = UNREACHABLE
+
+
+class NoQuorum(NoAnswer):
+    """The group has no quorum, and the node that was asked knows that; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)

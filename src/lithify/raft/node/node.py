@@ -57,7 +57,6 @@ from lithify.raft.core.values import HardState
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
 from lithify.raft.group.event_logging import GroupLogLines
 from lithify.raft.group.group import Group
-from lithify.raft.group.overview import wal_overview
 from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.net.client_operations import ClientOperation
 from lithify.raft.net.transport import Handlers, Transport
@@ -66,6 +65,7 @@ from lithify.raft.node.cluster_id import ClusterIdDiscovery
 from lithify.raft.node.group_listeners import GroupListeners
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
+from lithify.raft.node.lost_node_file import check_name
 from lithify.raft.node.member_notices import MemberNotices
 from lithify.raft.node.process_requests import ProcessRequests
 from lithify.raft.node.work_rounds import WorkRounds
@@ -74,7 +74,6 @@ from lithify.raft.repair.messages import EntriesFound
 from lithify.raft.snapshots.messages import SnapshotOffer
 from lithify.raft.storage.disk_threads import DiskThreads
 from lithify.raft.storage.file_names import (
-    WAL,
     check_group,
     check_key,
     group_of,
@@ -158,10 +157,12 @@ class RaftNode:
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
         remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
-        # A node that has lost NODE keeps its groups.
+        # A node that has lost NODE keeps its groups, if the name is its own.
         known = None if identity.is_new else identity.files
         listed = identity.is_listed
         self._storage.open_groups(self._live_of, known, identity.is_gone, is_listed=listed)
+        if identity.is_new:
+            check_name(settings, self._storage.groups.values())
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
         identity.book |= settings.peers
         founds = not settings.join and settings.node in settings.first_members
@@ -344,6 +345,7 @@ class RaftNode:
                         self.notices.report_lonely(group)
                 self.client_requests.watching.tick(self.groups.values())
                 self.client_requests.handovers.tick()
+                self.requests.tick()
                 self._nurse()
 
     @contextmanager
@@ -476,12 +478,6 @@ class RaftNode:
                     group.settled(flushed)
         for group in self.groups.values():
             self.mark(group)
-
-    def wal_overview(self) -> dict[str, int]:
-        """The size of the write-ahead log, as JSON."""
-        found = wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
-        wal = self._storage.wal
-        return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}
 
     # --- identities -------------------------------------------------------------------------
 
