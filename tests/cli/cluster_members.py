@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.cli.nodes import COMMAND
+from tests.forked_processes import ForkedProcess, run_command
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
 from tests.ports import free_port
 
@@ -33,8 +33,8 @@ class Member:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.pulsar_port = 0
-        self.program: tuple[str, ...] = (str(COMMAND),)
-        """What runs `lithify`."""
+        self.program = "lithify"
+        """The module that runs `serve`."""
         self.environ: dict[str, str] = {}
         # Connections of a killed node are not used again.
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -50,10 +50,10 @@ class Member:
         given = ["--data", str(self.directory / self.name), "--config", str(config)]
         given += ["--pulsar-port", str(self.pulsar_port), "--http-port", "0"]
         given += ["--node", self.name, "--cluster-port", str(self.port), *peers, *options]
-        command = [*self.program, "serve", *given]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                command,
+            self.process = ForkedProcess(
+                self.program,
+                ["serve", *given],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -108,13 +108,8 @@ class Member:
 
     def try_run(self, *words: str, stdin: bytes = b"", at_url: bool = True) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of a command that is sent to this node, or as it is."""
-        done = subprocess.run(
-            [COMMAND, *words, *(("--url", self.url) if at_url else ())],
-            capture_output=True,
-            input=stdin,
-            timeout=PROCESS_S_MAX,
-            check=False,
-        )
+        at = ("--url", self.url) if at_url else ()
+        done = run_command([*words, *at], stdin=stdin, timeout=PROCESS_S_MAX)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

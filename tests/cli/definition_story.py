@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sys
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -72,7 +71,7 @@ class Story:
         self.learner = found[3] if learner else None
         self._is_member = False
         for each in found:
-            each.program = (sys.executable, "-m", "tests.cli.listening_serve")
+            each.program = "tests.cli.listening_serve"
             each.environ = {FILE: str(directory / f"{each.name}.versions")}
             each.pulsar_port = free_port()
         self._urls = "pulsar://" + ",".join(f"127.0.0.1:{each.pulsar_port}" for each in self.nodes)
