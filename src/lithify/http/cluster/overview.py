@@ -85,7 +85,7 @@ def find_problems(cluster: ClusterAccess) -> list[str]:
         found.append(f"the disk refuses what the metastore writes: {node.storage.refused}")
     group = node.groups.get(GROUP)
     if group is None:
-        return found or ["this node is not, or no longer, a member of the cluster"]
+        return [*found, "this node is not, or no longer, a member of the cluster"]
     if group.stopped is not None:
         found.append(f"the metastore has stopped on this node: {group.stopped}")
     elif not group.leader:
