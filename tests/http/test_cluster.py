@@ -76,7 +76,7 @@ def test_a_node_that_is_no_member_says_so_beside_its_other_problems() -> None:
     transport = SimpleNamespace(refused={"solo": "it is foreign"}, refused_by={})
     storage = SimpleNamespace(refused="")
     raft = SimpleNamespace(ailing={}, transport=transport, storage=storage, groups={})
-    refused, no_member = find_problems(SimpleNamespace(node=raft))  # type: ignore[arg-type]
+    refused, no_member = find_problems(SimpleNamespace(node=raft))
     assert refused == "node solo is refused: it is foreign"
     assert "no longer, a member of the cluster" in no_member
 

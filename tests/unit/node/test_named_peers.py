@@ -6,7 +6,7 @@ import threading
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_node_does_not_start_with_a_peer_of_another_cluster(
     first = cluster_at(tmp_path / "n1", node="n1", cluster_port=ports["n1"])
     stack.callback(first.close)
     first.start()
-    other = {"node": "n2", "cluster_port": ports["n2"]}
+    other: dict[str, Any] = {"node": "n2", "cluster_port": ports["n2"]}
     alone = cluster_at(tmp_path / "n2", **other)
     alone.start()
     create(alone, "acme")
