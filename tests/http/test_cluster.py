@@ -81,6 +81,15 @@ def test_a_node_that_is_no_member_says_so_beside_its_other_problems() -> None:
     assert "no longer, a member of the cluster" in no_member
 
 
+def test_a_clock_that_is_behind_is_a_problem(tmp_path: Path) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    with ClusterNode(tmp_path, clock=clock) as node:
+        assert node.call("GET", "/cluster")["problems"] == []
+        clock.jump(-90)
+        [problem] = node.call("GET", "/cluster")["problems"]
+        assert "s ahead of the clock of this node: set the clocks of all nodes" in problem
+
+
 def test_leadership_is_not_transferred_to_a_node_that_is_no_member(node: ClusterNode) -> None:
     transfer = "/cluster/raft/metastore/transfer?to"
     kind, why = node.refused(404, "POST", f"{transfer}=n2")
