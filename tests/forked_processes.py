@@ -4,9 +4,10 @@
     run_command(["topics", "list", "--url", url])
 
 A program is a module, as for `python -m`. It is a process of its own, with its own arguments,
-environment, directory and files, and is used like any `subprocess.Popen`. What is forked is a process
-that is started once per test process, and waits for its forks instead of the test process. A test of
-the start itself, or of what is read from the environment at imports, runs the command itself.
+environment, directory and files, and is used like any `subprocess.Popen`. The process that is
+forked is started once per test process, and waits for its forks instead of the test process. A
+test of the start itself, or of what is read from the environment at imports, runs the command
+itself.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ class Member:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.pulsar_port = 0
+        self.ready_s = PROCESS_S_MAX
+        """The limit of a wait until it is ready."""
         self.program = "lithify"
         """The module that runs `serve`."""
         self.environ: dict[str, str] = {}
@@ -64,7 +66,7 @@ class Member:
     def await_ready(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        with at_most(PROCESS_S_MAX, self.process.kill):
+        with at_most(self.ready_s, self.process.kill):
             lines = [self.process.stdout.readline() for _ in range(3)]
         assert lines[2] == f"cluster  {self.address}\n", self.log.read_text()
         self.url = lines[1].removeprefix("http").strip()

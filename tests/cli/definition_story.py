@@ -55,8 +55,15 @@ class Story:
     """See the module."""
 
     def __init__(
-        self, directory: Path, *, seed: int, clients: int = 4, learner: bool = False
+        self,
+        directory: Path,
+        *,
+        seed: int,
+        clients: int = 4,
+        learner: bool = False,
+        ready_s: int = PROCESS_S_MAX,
     ) -> None:
+        """`ready_s` limits the wait for a node that was started."""
         self._directory = directory
         self._random = random.Random(seed)
         self._seed = seed
@@ -74,6 +81,7 @@ class Story:
             each.program = "tests.cli.listening_serve"
             each.environ = {FILE: str(directory / f"{each.name}.versions")}
             each.pulsar_port = free_port()
+            each.ready_s = ready_s
         self._urls = "pulsar://" + ",".join(f"127.0.0.1:{each.pulsar_port}" for each in self.nodes)
         self._producers: Producers
         self._changing: DefinitionClients

@@ -88,6 +88,11 @@ class LocalMetastore(MetastoreRequests):
         return state
 
     @property
+    def ahead_ms(self) -> int:
+        """How far the time of the store is ahead of the clock of this node."""
+        return milliseconds(self.state.time) - self._clock.now_ms()
+
+    @property
     def leading_term(self) -> int:
         """The term in which this node leads the metastore; 0 if it does not lead."""
         return self.group.leading_term

@@ -116,7 +116,7 @@ class CatalogManager:
         Raises what a command raises, `CatalogBusy`, `AppendOutcomeUnknown`, `MetastoreUnavailable`.
         """
         settled = await self._executions.execute(commands, is_long=is_long)
-        await self._activation.wait(settled.activation)
+        await self._wait_active(settled.activation)
         if isinstance(settled.result, Exception):
             raise settled.result
         return settled.result
@@ -127,8 +127,13 @@ class CatalogManager:
         Earlier versions are dropped on every node. Waits until the version is in force on each.
         """
         catalog = self.versions.at_version(version)
-        await self._activation.wait(catalog.activation)
+        await self._wait_active(catalog.activation)
         return await self._log.save_snapshot(version, chunks_of_catalog(catalog), CatalogFold())
+
+    async def _wait_active(self, activation: int) -> None:
+        await self._activation.wait(activation)
+        # What was answered is in force here, also if the clock of this node is behind.
+        self._time.observe(activation)
 
     # -- life
 
