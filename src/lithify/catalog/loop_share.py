@@ -1,4 +1,4 @@
-"""Lets a long task leave the event loop to others: after each slice of work, at least as long a pause.
+"""Lets a long task leave the event loop to others: a slice of work, then a pause at least as long.
 
     share = LoopShare()
     for each in many:
@@ -19,7 +19,7 @@ import asyncio
 __all__ = ["LoopShare"]
 
 SLICE_S = 0.0005
-"""A thread that has written something waits for the interpreter as long, several times a request."""
+"""A request waits as long several times: its threads need the interpreter, too."""
 PAUSE_S_MAX = 0.005
 """A slice that has waited for something longer did not use the loop all the time."""
 

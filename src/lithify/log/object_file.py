@@ -96,12 +96,10 @@ def is_of(fs: FileSystem, directory: str, wanted: ObjectIdentity | None, *, is_n
 
 def read_object(fs: FileSystem, directory: str) -> ObjectIdentity | None:
     """The object of a directory; None if it does not say."""
-    path = f"{directory}/{OBJECT}"
-    if not fs.exists(path):
-        return None
     try:
-        lines, _ = read_lines(fs, path)
-        row = json.loads(lines[0][1])
+        lines, _ = read_lines(fs, f"{directory}/{OBJECT}")
+        # As text: the decoder would first find out the encoding of bytes.
+        row = json.loads(lines[0][1].decode())
         if row["version"] != _VERSION:
             return None
         return ObjectIdentity(row["id"], row["name"], row["created_ms"])
