@@ -116,6 +116,7 @@ class Group(Generic[S]):
     ) -> None:
         """Open a group that is in the storage, or create it."""
         self.name = name
+        self._is_drawn = is_drawn(key_of(name))
         self.node = node
         self.settings = settings
         self._storage = storage
@@ -355,13 +356,15 @@ class Group(Generic[S]):
             self._reads.close(self.stopped)
             return Outgoing()
         self._moving.work(self._at.state)
-        self._proposals.submit(self._core, self.settings.clock.now_ms())
-        self._reads.submit(self._core)
+        core = self._core
+        if self._proposals.has_new:
+            self._proposals.submit(core, self.settings.clock.now_ms())
+        self._reads.submit(core)
         self._acknowledge()
         while True:
-            while not _is_empty(ready := self._core.ready()):
+            while core.has_ready and not (ready := core.ready()).is_empty:
                 self._do_ready(ready)
-            self._follow(ready)
+            self._follow(core)
             self._answer_reads()
             self._transfer()
             if not self._acknowledge():
@@ -388,7 +391,7 @@ class Group(Generic[S]):
             self._sending.begin(request)
         self._reads.confirm(ready.reads)
 
-    def _follow(self, ready: Ready) -> None:
+    def _follow(self, ready: Ready | RaftCore) -> None:
         """Take in who leads; a leader that steps down sends nothing else."""
         if (ready.term, ready.leader, ready.role) == (self._term, self._leader, self._role):
             return
@@ -432,8 +435,9 @@ class Group(Generic[S]):
         self._out.messages += (each for each in notices if each is not None)
 
     def _answer_reads(self) -> None:
-        self._query(self._reads.take_due(self._at.index))
-        self._out.again = self._reads.is_due(self._at.index)
+        if due := self._reads.has_due:
+            self._query(self._reads.take_due(self._at.index))
+        self._out.again = due and self._reads.is_due(self._at.index)
 
     def _query(self, due: Iterable[Request]) -> None:
         self._out.reads += self._queries.start(due, self._at.index, self._at.state)
@@ -442,13 +446,14 @@ class Group(Generic[S]):
 
     def _transfer(self) -> None:
         """Send the messages of transfers, and report finished ones to the core."""
-        messages, over = self._sending.take()
-        self._out.messages += messages
-        if self._sending.damage is not None:
-            self._snapshots.renew(self._sending.damage)
-            self._sending.damage = None
-        for status in over:
-            self._core.step(status)
+        if self._sending:
+            messages, over = self._sending.take()
+            self._out.messages += messages
+            if self._sending.damage is not None:
+                self._snapshots.renew(self._sending.damage)
+                self._sending.damage = None
+            for status in over:
+                self._core.step(status)
         self._out.messages += self._receiving.take()
 
     def _install(self, result: object) -> None:
@@ -488,7 +493,7 @@ class Group(Generic[S]):
         self._out.jobs += (job for job in (snapshot, load, install) if job is not None)
 
     def _repair_job(self) -> Job | None:
-        if not self._repair.damages.open:
+        if not self._repair.damages:
             return None
         status = self._core.status()
         known = Known(status.commit, tuple(sorted(status.config.members)), status.term)
@@ -522,7 +527,7 @@ class Group(Generic[S]):
     def is_foreign(self, message: RaftMessage) -> bool:
         """Is a message from another group that has the same key?"""
         core = self._core
-        if is_drawn(key_of(self.name)):
+        if self._is_drawn:
             return False
         return is_foreign(message, core.open_configs, core.leader, core.term)
 
@@ -592,9 +597,3 @@ class Group(Generic[S]):
 
 def _ignore_result(*_: object) -> None:
     """The callback of commands without a client: of timers, and of farewells."""
-
-
-def _is_empty(ready: Ready) -> bool:
-    return not (
-        ready.append is not None or ready.messages or ready.apply or ready.snapshots or ready.reads
-    )
