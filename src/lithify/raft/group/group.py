@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lithify.raft.group.reads import Request
     from lithify.raft.group.settings import GroupSettings
     from lithify.raft.machine import Machine
+    from lithify.raft.pending_work import SendNow
     from lithify.raft.storage.segment_writer import Flushed
     from lithify.raft.storage.storage import RaftStorage
     from lithify.raft.storage.wal.wal import WalEvent
@@ -116,7 +117,6 @@ class Group(Generic[S]):
     ) -> None:
         """Open a group that is in the storage, or create it."""
         self.name = name
-        self._is_drawn = is_drawn(key_of(name))
         self.node = node
         self.settings = settings
         self._storage = storage
@@ -130,16 +130,14 @@ class Group(Generic[S]):
         found = None if own.stored is None else own.snapshots.pieces(own.stored)
         state = machine.init() if found is None else machine.load(found)
         self._at = ApplyPosition(meta.index, meta.term, meta.config, state)
-        core_settings = settings.core(node, draw)
-        may_vote = core_settings.may_vote
-        core_settings = replace(
-            core_settings, may_vote=lambda config: not loss and may_vote(config)
-        )
-        self.election_ticks = core_settings.election_ticks
-        self._core = RaftCore(core_settings, view)
+        given = settings.core(node, draw)
+        may_vote = given.may_vote
+        given = replace(given, may_vote=lambda config: not loss and may_vote(config))
+        self.election_ticks = given.election_ticks
+        self._core = RaftCore(given, view)
         self._appends = DurableWrites(name, storage.wal, own.log)
-        self._proposals = Proposals(name, PATIENCE_ELECTIONS * core_settings.election_ticks)
-        self._reads = Reads(draw(2**62), core_settings.election_ticks)
+        self._proposals = Proposals(name, PATIENCE_ELECTIONS * given.election_ticks)
+        self._reads = Reads(draw(2**62), given.election_ticks)
         self._queries = MachineQueries(machine, own.log)
         self._snapshots = SnapshotTaking(own, machine, settings.snapshot_entries)
         self._effects = MachineEffects(own.log, self._snapshots)
@@ -349,21 +347,20 @@ class Group(Generic[S]):
 
     # --- work -------------------------------------------------------------------------------
 
-    def work(self) -> Outgoing:
-        """Do everything that can be done; returns the work for others."""
+    def work(self, send: SendNow | None = None) -> Outgoing:
+        """Do everything that can be done; `send` gets messages first. Returns the other work."""
         if self.stopped is not None:
             self._proposals.refuse_new(self.stopped)
             self._reads.close(self.stopped)
             return Outgoing()
         self._moving.work(self._at.state)
-        core = self._core
         if self._proposals.has_new:
-            self._proposals.submit(core, self.settings.clock.now_ms())
-        self._reads.submit(core)
+            self._proposals.submit(self._core, self.settings.clock.now_ms())
+        self._reads.submit(core := self._core)
         self._acknowledge()
         while True:
             while core.has_ready and not (ready := core.ready()).is_empty:
-                self._do_ready(ready)
+                self._do_ready(ready, send)
             self._follow(core)
             self._answer_reads()
             self._transfer()
@@ -371,13 +368,13 @@ class Group(Generic[S]):
                 break
         if not self._at.ended:
             self._begin_jobs()
-        trusted = self._loss.end(self._at.term)
-        self._out.jobs += () if trusted is None else (trusted,)
+        if (trusted := self._loss.end(self._at.term)) is not None:
+            self._out.jobs.append(trusted)
         self._out.sends = self._effects.take()
         out, self._out = self._out, Outgoing()
         return out
 
-    def _do_ready(self, ready: Ready, *, asked: bool = False) -> None:
+    def _do_ready(self, ready: Ready, send: SendNow | None = None, *, asked: bool = False) -> None:
         if asked:
             wanted = None if ready.append is None else ready.append.snapshot
             self._receiving.answered(wanted, ready.commit)
@@ -385,6 +382,10 @@ class Group(Generic[S]):
         self._out.messages += ready.messages
         if ready.append is not None:
             self._appends.submit(ready.append)
+        if send is not None and self._out.messages:
+            # Others need not wait until entries are applied here.
+            send(self._out.messages)
+            self._out.messages = []
         if ready.apply and not self._at.ended:
             self._apply(ready.apply)
         for request in ready.snapshots:
@@ -526,10 +527,9 @@ class Group(Generic[S]):
 
     def is_foreign(self, message: RaftMessage) -> bool:
         """Is a message from another group that has the same key?"""
-        core = self._core
-        if self._is_drawn:
+        if is_drawn(key_of(self.name)):
             return False
-        return is_foreign(message, core.open_configs, core.leader, core.term)
+        return is_foreign(message, self._core.open_configs, self._core.leader, self._core.term)
 
     def close(self, error: LithifyError | None) -> None:
         """Answer all pending requests; without an error, that the outcome is unknown."""
