@@ -34,7 +34,6 @@ Everything else runs in the cluster thread.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -430,9 +429,13 @@ class _OwnState(LocalMetastore):
 
 def _wait(future: Future[T]) -> T:
     """The result; a signal that comes just before the thread sleeps is handled soon after."""
-    while not future.done():
-        wait([future], WAKE_S)
-    return future.result()
+    while True:
+        try:
+            return future.result(WAKE_S)
+        except TimeoutError:
+            # Also what it may have raised itself.
+            if future.done():
+                return future.result()
 
 
 def _machine_of(group: str) -> MetastoreMachine:

@@ -227,7 +227,7 @@ def _intact(data: bytes, path: str) -> set[str]:
 
 
 def _apply(text: bytes, names: set[str]) -> None:
-    row = json.loads(text)
+    row = json.loads(text.decode())
     if "has" in row:
         names.add(row["has"])
     names.discard(row.get("deleted", ""))
