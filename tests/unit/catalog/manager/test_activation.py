@@ -1,4 +1,4 @@
-"""Changes at a node whose clock is behind that of the leader."""
+"""A change is answered in bounded time, also if clocks differ by more than the skew."""
 
 from __future__ import annotations
 
