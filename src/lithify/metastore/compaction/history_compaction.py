@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["HistoryCompaction"]
 
 TRIES_MAX = 5
+LEADER_LOOKS = 60
 LOOK_S = 0.05
 """Between two checks of the progress of the purge."""
 
@@ -206,6 +207,11 @@ class HistoryCompaction:
 
     async def _compact(self, control: RunControl) -> HistoryDryRun:
         metastore = self._metastore
+        for _ in range(LEADER_LOOKS):
+            # A node that has just started leads, or knows who does, soon.
+            if metastore.group.leader:
+                break
+            await asyncio.sleep(LOOK_S)
         if not metastore.leading_term:
             leader = metastore.group.leader or "no node"
             raise RunRefused("leader", f"{leader} leads the metastore; run it there")
