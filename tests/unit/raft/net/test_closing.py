@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_node_that_stops_connects_to_nobody_that_it_learns_of_meanwhile(
+def test_a_stopping_node_makes_no_new_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     close = PeerLink.close
@@ -25,7 +25,7 @@ def test_a_node_that_stops_connects_to_nobody_that_it_learns_of_meanwhile(
 
         async def close_and_learn(link: PeerLink) -> None:
             await close(link)
-            # As a message does that was on its way.
+            # As a message that arrives late does.
             a.transport.learn({"c": b.at})
 
         monkeypatch.setattr(PeerLink, "close", close_and_learn)
