@@ -39,6 +39,12 @@ TRANSACTION = Transaction(
     (Put(b"key", b"value", 772), Delete(b"gone")),
     (DeleteRange(b"a", b"b", 5),),
 )
+RANGES = Transaction(
+    (
+        Compare(b"a", Condition.RANGE_UNCHANGED, 258, end=b"bc"),
+        Compare(b"", Condition.TIME_BELOW, time=2**40),
+    )
+)
 REVISION = (258, 2**40, [(b"key", b"value"), (b"gone", None)])
 
 
@@ -46,11 +52,13 @@ def commands() -> dict[str, bytes]:
     """One of each kind."""
     return {
         "transaction": kv.encode_transaction(TRANSACTION),
+        "ranges": kv.encode_transaction(RANGES),
         "grant": kv.encode_grant(10_000),
         "keep": kv.encode_keep(258),
         "revoke": kv.encode_revoke(258),
         "expire": kv.encode_expire(258, 3),
         "time": kv.encode_time(),
+        "time-reached": kv.encode_time_reached(2**40),
         "compact": kv.encode_compact(258),
         "compact_if_unchanged": kv.encode_compact_if_unchanged(258, b"hold/", 772),
         "rewrite": kv.encode_rewrite(772, 258, [(b"key", b"value", 3)]),
@@ -87,6 +95,7 @@ def written() -> str:
         "changes": replies.encode_changes(b"a", b"bc", 258, 10, 1000),
         "leases": replies.encode_leases(258),
         "status": replies.encode_status(),
+        "at-time": replies.encode_at_time(2**40),
         "reply": replies.REPLY.pack(0, replies.HELD | replies.CHANGED, 258, 2**40),
         "row": replies.encode_row(row),
         "next-start": replies.encode_next_start(b"next"),
@@ -117,6 +126,8 @@ def test_commands_of_version_1_are_still_understood() -> None:
     assert [operand for _, _, operand in compares][2:4] == [258, 259]
     assert then == [(1, b"key", b"value", 772), (2, b"gone", b"", 0)]
     assert otherwise == [(3, b"a", b"b", 5)]
+    compares, _, _ = kv.parse_transaction(found["ranges"])
+    assert compares == [(5, b"a", (258, b"bc")), (6, b"", 2**40)]
     assert kv.parse_rewrite(found["rewrite"]) == (772, 258, [(1, b"key", b"value", 3)])
     assert kv.parse_numbers(kv.EXPIRE, found["expire"]) == (258, 3)
     assert kv.parse_compact_if_unchanged(found["compact_if_unchanged"]) == (258, 772, b"hold/")

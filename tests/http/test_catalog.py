@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lithify.clock import ManualClock
 from lithify.hybrid_time import milliseconds
 from tests.http.cluster_node import ClusterNode
 from tests.patience import wait_until
@@ -164,8 +165,16 @@ def test_a_namespace_with_blob_stores_is_not_deleted_by_force_and_keeps_its_topi
     assert node.node.topics.exists("persistent://public/shop/orders")
 
 
-def test_a_snapshot_drops_the_versions_before_it(node: ClusterNode) -> None:
+def test_a_snapshot_drops_the_versions_before_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with ClusterNode(tmp_path, clock=clock) as node:
+        snapshot_drops_the_versions_before_it(node, clock)
+
+
+def snapshot_drops_the_versions_before_it(node: ClusterNode, clock: ManualClock) -> None:
     version = node.call("POST", "/catalog/apply", content=ACME)["version"]
+    clock.advance(3600)
+    node.raise_low_watermark()
     assert node.call("POST", f"/catalog/snapshot?version={version}")["made"]
     assert not node.call("POST", f"/catalog/snapshot?version={version}")["made"]
     # The node drops them when it has seen the snapshot.

@@ -130,6 +130,17 @@ class Model:
                 return revision == compare.revision
             case Condition.REVISION_AT_MOST:
                 return revision <= compare.revision
+            case Condition.TIME_BELOW:
+                return self.time < compare.time
+            case Condition.RANGE_UNCHANGED:
+                return compare.revision >= self.floor and not any(
+                    each.revision > compare.revision
+                    and any(
+                        change.key >= compare.key and (not compare.end or change.key < compare.end)
+                        for change in each.changes
+                    )
+                    for each in self.revisions
+                )
         return found is not None and found[1] == compare.value
 
     def transact(self, index: int, transaction: Transaction) -> tuple[MetastoreOutcome, bool]:
@@ -211,7 +222,8 @@ class TwoMembers(RuleBasedStateMachine):
                 revision = data.draw(st.sampled_from([revision, found[0]]))
             condition = data.draw(st.sampled_from(Condition))
             value = data.draw(VALUES) if condition is Condition.VALUE else b""
-            return Compare(key, condition, revision, value)
+            end, time = data.draw(KEYS), self.model.time + data.draw(st.integers(0, 2))
+            return Compare(key, condition, revision, value, end, time)
 
         def operation(key: bytes) -> Operation:
             kind = data.draw(st.sampled_from("pppdr"))
@@ -248,6 +260,30 @@ class TwoMembers(RuleBasedStateMachine):
     @rule(ms=st.integers(-5, 5))
     def move_the_clock(self, ms: int) -> None:
         self.clock = max(0, self.clock + ms)
+
+    @rule(ahead=st.integers(-2, 2**17))
+    def reach_a_time(self, ahead: int) -> None:
+        time = max(0, self.model.time + ahead)
+        floor = max(self.model.time + 1, time)
+        self.clock = max(self.clock, 0)
+        for member in self.members:
+            member.apply([(self.clock, commands.encode_time_reached(time))])
+        self.model.time = max(floor, self.clock << 16)
+        assert {member.state.time for member in self.members} == {self.model.time}
+
+    @rule(data=st.data(), ahead=st.integers(-1, 1))
+    def look_for_a_time(self, data: st.DataObject, ahead: int) -> None:
+        times = [each.timestamp for each in self.model.revisions]
+        time = max(0, data.draw(st.sampled_from([0, self.model.time, *times])) + ahead)
+        known = [each.revision for each in self.model.revisions if each.timestamp <= time]
+        for member in self.members:
+            reply = member.ask(replies.encode_at_time(time))
+            if time > self.model.time:
+                assert reply.outcome is MetastoreOutcome.NOT_REACHED
+            elif self.model.floor and max(known, default=0) <= self.model.floor:
+                assert reply.outcome is MetastoreOutcome.COMPACTED
+            else:
+                assert reply.number == max(known, default=0)
 
     @rule(junk=st.binary(max_size=30))
     def propose_junk(self, junk: bytes) -> None:

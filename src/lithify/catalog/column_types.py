@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -31,13 +31,28 @@ LENGTH_MAX = 2**31 - 1
 _INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _FLOATS = {"float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 _SIZED = ("string", "bytes")
+
+
+def _time(text: str) -> time:
+    parsed = time.fromisoformat(text)
+    if parsed.tzinfo is not None:
+        raise ValueError("a time of day has no offset")
+    return parsed
+
+
+def _timestamp(text: str) -> datetime:
+    parsed = datetime.fromisoformat(text)
+    # An offset must not lead out of the years 1 to 9999.
+    return parsed if parsed.tzinfo is None else parsed.astimezone(UTC)
+
+
 _PARSED: dict[str, Callable[[str], object]] = {
     "bytes": bytes.fromhex,
     "date": date.fromisoformat,
     "decimal": Decimal,
-    "string": str,
-    "time": time.fromisoformat,
-    "timestamp": datetime.fromisoformat,
+    "string": str.encode,
+    "time": _time,
+    "timestamp": _timestamp,
     "uuid": UUID,
 }
 _TEXT = re.compile(r"([a-z]+\d*)(?:\((\d{1,10})(?:, *(\d{1,10}))?\))?")
@@ -108,7 +123,8 @@ class ColumnType:
             return False
         if isinstance(parsed, Decimal):
             return self._fits(parsed)
-        return not self.length or (isinstance(parsed, str | bytes) and len(parsed) <= self.length)
+        value = parsed if self.name == "bytes" else text
+        return not self.length or (isinstance(value, str | bytes) and len(value) <= self.length)
 
     def _fits(self, value: Decimal) -> bool:
         _, digits, exponent = value.as_tuple()

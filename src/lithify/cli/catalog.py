@@ -4,7 +4,9 @@
     lithify catalog history [--limit N]
     lithify catalog diff A B
     lithify catalog apply FILE [--dry-run]
-    lithify catalog snapshot VERSION
+    lithify catalog snapshot VERSION [--force]
+
+and the verbs of compaction and pins (`catalog_compaction.py`).
 
 All take `--json`, and `--data DIR` or `--url URL` (`client/`).
 """
@@ -15,10 +17,11 @@ from typing import Annotated, Any
 
 import typer
 
+from lithify.cli import catalog_compaction
 from lithify.cli.client import open_client
 from lithify.cli.input import file_pieces, stdin_pieces
 from lithify.cli.options import AsJson, Data, Url
-from lithify.cli.output import human_count, print_json, print_line, print_result, print_table
+from lithify.cli.output import human_count, print_json, print_line, print_table
 
 __all__ = ["app"]
 
@@ -29,8 +32,6 @@ app = typer.Typer(
 APPLY_S = 60.0
 PIECE_BYTES = 2**16
 _NAMED = ("kind", "id", "name", "updated")
-
-Version = Annotated[int, typer.Argument(metavar="VERSION", min=0)]
 
 
 def _when(time: int) -> str:
@@ -171,11 +172,15 @@ def apply(
         print_line(f"nothing has changed: version {found['version']}")
 
 
-@app.command()
-def snapshot(version: Version, data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Replace the updates up to a version by a snapshot; earlier versions are dropped."""
-    with open_client(data, url) as client:
-        found = client.call("POST", f"/catalog/snapshot?version={version}", timeout_s=APPLY_S)
-    done = f"version {version} is the earliest one left"
-    line = done if found["made"] else f"there is a snapshot as new as version {version}"
-    print_result(found, line, as_json=as_json)
+for verb in (
+    catalog_compaction.snapshot,
+    catalog_compaction.compact,
+    catalog_compaction.compaction_status,
+    catalog_compaction.compaction_history,
+    catalog_compaction.cancel_compaction,
+    catalog_compaction.holds,
+    catalog_compaction.pin,
+    catalog_compaction.unpin,
+    catalog_compaction.pins,
+):
+    app.command()(verb)

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from lithify import __version__
-from lithify.cli import backup, blobs, catalog, cluster, config, log, raft, serve, topics
+from lithify.cli import backup, blobs, catalog, cluster, config, log, raft, serve, tables, topics
 from lithify.errors import LithifyError
 from lithify.exit_codes import FAILED, NOT_FOUND, USAGE
 
@@ -114,6 +114,7 @@ app.command()(backup.backup)
 app.command()(backup.restore)
 app.add_typer(topics.app, name="topics")
 app.add_typer(blobs.app, name="blobs")
+app.add_typer(tables.app, name="tables")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(raft.app, name="raft")

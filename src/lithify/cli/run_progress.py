@@ -38,6 +38,7 @@ __all__ = [
     "POLL_S",
     "STORES",
     "TOPICS",
+    "VERSIONS",
     "CompactionFailed",
     "RunOutcomeUnknown",
     "RunPrinter",
@@ -228,6 +229,7 @@ TOPICS = RunPrinter("topic", "messages", "read_messages", "kept_messages")
 STORES = RunPrinter("store", "records", "read_entries", "kept_entries")
 MEMBERS = RunPrinter("node", "entries", "read_entries", "kept_entries")
 HISTORY = RunPrinter("log", "revisions", "read_entries")
+VERSIONS = RunPrinter("log", "versions", "read_entries")
 
 
 def _known(read: Callable[[], list[Row]]) -> list[Row]:

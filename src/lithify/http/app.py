@@ -53,9 +53,9 @@ def create_app(
 ) -> FastAPI:
     """The application, without blobs if `stores` is None; `cluster` is the name of the only one.
 
-    `member` is the cluster that the process is a node of; without it /cluster and /catalog say so.
-    If `metrics_open` is set, /metrics needs no token. An `empty` application has no routes until
-    `add_routes` adds those of a path.
+    `member` is the cluster that the process is a node of; without it /cluster, /catalog and /tables
+    say so. If `metrics_open` is set, /metrics needs no token. An `empty` application has no routes
+    until `add_routes` adds those of a path.
     """
     app = FastAPI(
         title="Lithify",
@@ -165,9 +165,17 @@ def _add_unclaimed(app: FastAPI) -> None:
 
 
 def _add_cluster(app: FastAPI) -> None:
-    from lithify.http.cluster import catalog, members, metastore, raft
+    from lithify.http.cluster import catalog, catalog_compaction, members, metastore, raft
 
-    for module in (members, raft, metastore, catalog):
+    for module in (members, raft, metastore, catalog, catalog_compaction):
+        app.include_router(module.router)
+
+
+def _add_tables(app: FastAPI) -> None:
+    from lithify.http.tables import definitions, rows
+
+    # First the routes whose first segment is fixed, which would otherwise match as a table.
+    for module in (rows, definitions):
         app.include_router(module.router)
 
 
@@ -201,6 +209,7 @@ _PARTS: tuple[Part, ...] = (
     _add_topics,
     _add_unclaimed,
     _add_cluster,
+    _add_tables,
     _add_others,
 )
 _TOPICS = "/admin/v2/persistent/[^/]+/[^/]+"
@@ -210,6 +219,7 @@ _SEPARATE: tuple[tuple[re.Pattern[str], Part], ...] = (
     (re.compile(f"{_TOPICS}(/[^/]+(/(partitions|(partitioned-)?stats))?)?"), _add_topics),
     (re.compile(f"{_TOPICS}/[^/]+/compaction(/.*)?"), _add_compaction),
     (re.compile("/(cluster|catalog)(/.*)?"), _add_cluster),
+    (re.compile("/tables(/.*)?"), _add_tables),
     (re.compile("/admin/v2/(unclaimed|missing)(/.*)?"), _add_unclaimed),
 )
 """Paths that only the routes of one part can match. Other paths need the routes of all parts."""

@@ -49,7 +49,10 @@ from lithify.errors import (
 )
 from lithify.exit_codes import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from lithify.logger import get_logger
+from lithify.metastore.errors import TimeCompacted
 from lithify.ownership import NotOwner
+from lithify.tables.errors import IndexNotAvailable
+from lithify.tables.low_watermark import TimeTooOld
 from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.permissions import NotAuthorized
 from lithify.topics.producers.producers import ProducerBusy
@@ -108,6 +111,8 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (RangeNotSatisfiable, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE),
     # A topic or store was closed during a request: a retry finds it open again, or missing.
     (LogClosed, HTTPStatus.SERVICE_UNAVAILABLE),
+    (TimeTooOld, HTTPStatus.GONE),
+    (TimeCompacted, HTTPStatus.GONE),
 )
 
 _STATUS_BY_ERRNO = {
@@ -130,6 +135,7 @@ _STATUS_BY_EXIT_CODE = {
 
 _BY_EXIT_CODE = (
     CatalogVersionNotFound,
+    IndexNotAvailable,
     InvalidDefinitionsText,
     ObjectExists,
     ObjectInUse,
@@ -138,7 +144,7 @@ _BY_EXIT_CODE = (
 )
 """Invalid input that is not simply invalid."""
 
-_OWN_PATHS = ("/blobs/", "/cluster/", "/catalog/")
+_OWN_PATHS = ("/blobs/", "/cluster/", "/catalog/", "/tables/")
 """Paths that no tool of Pulsar uses: there an invalid request is 400, where those expect 412."""
 
 

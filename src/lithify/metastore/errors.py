@@ -3,6 +3,7 @@
 LithifyError
 ├── RevisionCompacted       (also InvalidInput) the history up to a revision is gone
 ├── RevisionNotReached      (also InvalidInput) a revision that does not exist yet
+├── TimeCompacted           (also InvalidInput) the history at a time is gone
 ├── LeaseFull               (also InvalidInput) more keys than a lease can have
 ├── LeaseNotFound           the lease has expired, was revoked, or never existed
 └── MetastoreUnavailable    no member could serve the request; nothing was changed
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.exit_codes import NOT_FOUND, UNREACHABLE
+from lithify.hybrid_time import describe
 from lithify.metastore.transaction import LEASE_KEYS_MAX
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "MetastoreUnavailable",
     "RevisionCompacted",
     "RevisionNotReached",
+    "TimeCompacted",
 ]
 
 
@@ -46,6 +49,16 @@ class RevisionNotReached(InvalidInput):
         self.revision = revision
         self.newest = newest
         super().__init__(f"revision {revision} does not exist yet; the newest one is {newest}")
+
+
+class TimeCompacted(InvalidInput):
+    """What was there at a time is no longer known."""
+
+    exit_code = NOT_FOUND
+
+    def __init__(self, time: int) -> None:
+        self.time = time
+        super().__init__(f"the history at {describe(time)} was compacted")
 
 
 class LeaseFull(InvalidInput):

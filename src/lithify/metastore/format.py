@@ -6,6 +6,8 @@ later version of a command gets another kind.
     TRANSACTION  2  compares   2  operations   2  operations otherwise
                  of each compare: 1  condition   2  length of the key   key
                      REVISION and REVISION_AT_MOST: 8  the revision; VALUE: 16  digest of the value
+                     RANGE_UNCHANGED: 8  the revision   2  length of the end   end; the key is the
+                         start; TIME_BELOW: 8  the time
                  of each operation: 1  kind   2  length of a   4  length of b   8  number   a   b
                      PUT           a is the key, b the value, the number its lease, 0 for none
                      DELETE        a is the key; the rest is empty and 0
@@ -15,6 +17,7 @@ later version of a command gets another kind.
     REVOKE       8  lease
     EXPIRE       8  lease   8  generation
     TIME         nothing
+    TIME_REACHED 8  timestamp that the time is to have reached
     COMPACT      8  revision, the new floor
     REWRITE      8  place   8  revision   2  values
                  of each value: as an operation PUT
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMAND_BYTES_MAX",
+    "COMPARED_RANGES_MAX",
     "DELETE",
     "DELETED_KEYS_MAX",
     "DELETED_RANGES_MAX",
@@ -70,6 +74,7 @@ __all__ = [
     "encode_revoke",
     "encode_rewrite",
     "encode_time",
+    "encode_time_reached",
     "encode_transaction",
     "parse_compact_if_unchanged",
     "parse_numbers",
@@ -86,10 +91,13 @@ DELETED_KEYS_MAX = 4096
 one reply to a watcher."""
 DELETED_RANGES_MAX = 16
 """Each of them searches the keys, in the thread that all groups share."""
+COMPARED_RANGES_MAX = 16
+"""Each of them searches the changes above its revision."""
 TTL_MS_MAX = 2**40
 
 TRANSACTION = struct.Struct("<BHHH")
 COMPARE = struct.Struct("<BH")
+RANGE = struct.Struct("<QH")
 OPERATION = struct.Struct("<BHIQ")
 NUMBER = struct.Struct("<Q")
 KIND_AND_NUMBER = struct.Struct("<BQ")
@@ -110,6 +118,7 @@ class CommandKind(IntEnum):
     COMPACT = 7
     REWRITE = 8
     COMPACT_IF_UNCHANGED = 9
+    TIME_REACHED = 10
 
 
 class OperationKind(IntEnum):
@@ -127,9 +136,11 @@ _DELETE_RANGE = int(OperationKind.DELETE_RANGE)
 _ABSENT = int(Condition.ABSENT)
 _PRESENT = int(Condition.PRESENT)
 _VALUE = int(Condition.VALUE)
+_RANGE_UNCHANGED = int(Condition.RANGE_UNCHANGED)
+_TIME_BELOW = int(Condition.TIME_BELOW)
 
-ParsedCompare = tuple[int, bytes, int | bytes]
-"""Condition, key, and the revision or the digest."""
+ParsedCompare = tuple[int, bytes, int | bytes | tuple[int, bytes]]
+"""Condition, key, and the revision, the digest, the time, or (revision, end) of a range."""
 ParsedOperation = tuple[int, bytes, bytes, int]
 """Kind, a, b and number; see the module."""
 ParsedTransaction = tuple[list[ParsedCompare], list[ParsedOperation], list[ParsedOperation]]
@@ -143,6 +154,10 @@ def encode_transaction(transaction: Transaction) -> bytes:
     if len(ranges) > DELETED_RANGES_MAX:
         what = f"transaction deletes {len(ranges)} ranges"
         raise InvalidInput(f"{what}, at most {DELETED_RANGES_MAX} can be deleted")
+    compared = sum(each.condition == Condition.RANGE_UNCHANGED for each in compares)
+    if compared > COMPARED_RANGES_MAX:
+        what = f"transaction compares {compared} ranges"
+        raise InvalidInput(f"{what}, at most {COMPARED_RANGES_MAX} can be compared")
     if deleted > DELETED_KEYS_MAX:
         what = f"ranges of a transaction delete up to {deleted} keys"
         raise InvalidInput(f"{what}, at most {DELETED_KEYS_MAX} can be deleted")
@@ -157,6 +172,10 @@ def _compare(compare: Compare) -> bytes:
         operand = digest_of(compare.value)
     elif compare.condition in {Condition.REVISION, Condition.REVISION_AT_MOST}:
         operand = NUMBER.pack(compare.revision)
+    elif compare.condition == Condition.RANGE_UNCHANGED:
+        operand = RANGE.pack(compare.revision, len(compare.end)) + compare.end
+    elif compare.condition == Condition.TIME_BELOW:
+        operand = NUMBER.pack(compare.time)
     return COMPARE.pack(compare.condition, len(compare.key)) + compare.key + operand
 
 
@@ -199,6 +218,11 @@ def encode_time() -> bytes:
     return bytes((CommandKind.TIME,))
 
 
+def encode_time_reached(time: int) -> bytes:
+    """Advance the time to a timestamp at least."""
+    return _numbered(CommandKind.TIME_REACHED, "time", time)
+
+
 def encode_compact(revision: int) -> bytes:
     """Raise the floor."""
     return _numbered(CommandKind.COMPACT, "revision", revision)
@@ -234,7 +258,7 @@ def parse_transaction(command: bytes) -> ParsedTransaction:
         _, compares, then, otherwise = TRANSACTION.unpack_from(command)
         if compares + then + otherwise > OPERATIONS_MAX:
             _refuse("transaction", command)
-        at = TRANSACTION.size
+        at, ranges = TRANSACTION.size, 0
         first: list[ParsedCompare] = []
         for _ in range(compares):
             condition, length = COMPARE.unpack_from(command, at)
@@ -244,13 +268,20 @@ def parse_transaction(command: bytes) -> ParsedTransaction:
             at = end
             if condition <= _PRESENT:
                 first.append((condition, key, 0))
-            elif condition < _VALUE:
+            elif condition < _VALUE or condition == _TIME_BELOW:
                 first.append((condition, key, NUMBER.unpack_from(command, at)[0]))
                 at += NUMBER.size
+            elif condition == _RANGE_UNCHANGED:
+                revision, end_bytes = RANGE.unpack_from(command, at)
+                at += RANGE.size + end_bytes
+                ranges += 1
+                first.append((condition, key, (revision, command[at - end_bytes : at])))
+                if end_bytes > KEY_BYTES_MAX or ranges > COMPARED_RANGES_MAX:
+                    _refuse("compare", command)
             else:
                 at += _DIGEST_BYTES
                 first.append((condition, key, command[end:at]))
-            if length > KEY_BYTES_MAX or condition > _VALUE:
+            if length > KEY_BYTES_MAX or condition > _TIME_BELOW:
                 _refuse("compare", command)
         second, at = _parse_operations(command, at, then)
         third: list[ParsedOperation] = []

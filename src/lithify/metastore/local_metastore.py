@@ -61,10 +61,11 @@ TIME_AGAIN_S = 0.05
 class LocalMetastore(MetastoreRequests):
     """See the module."""
 
-    def __init__(self, node: RaftNode, clock: Clock) -> None:
-        """The machine of the group `GROUP` of the node is a `MetastoreMachine`."""
-        super().__init__(_NodeAccess(node))
+    def __init__(self, node: RaftNode, clock: Clock, group: str = GROUP) -> None:
+        """The machine of the group of the node is a `MetastoreMachine`."""
+        super().__init__(_NodeAccess(node, group))
         self.node = node
+        self.name = group
         self.pins = Holds(clock)
         """Each at the last revision that its reader does not need: one below what it reads."""
         self._clock = clock
@@ -76,9 +77,9 @@ class LocalMetastore(MetastoreRequests):
     @property
     def group(self) -> Group[Any]:
         """The member of the group on this node; `MetastoreUnavailable` if there is none."""
-        group = self.node.groups.get(GROUP)
+        group = self.node.groups.get(self.name)
         if group is None:
-            raise MetastoreUnavailable(str(GroupAbsent(GROUP, self.node.identity.node)))
+            raise MetastoreUnavailable(str(GroupAbsent(self.name, self.node.identity.node)))
         return group
 
     @property
@@ -91,6 +92,11 @@ class LocalMetastore(MetastoreRequests):
     def leading_term(self) -> int:
         """The term in which this node leads the metastore; 0 if it does not lead."""
         return self.group.leading_term
+
+    @property
+    def snapshot_index(self) -> int:
+        """The index of the newest durable snapshot here: a restart replays what is above it."""
+        return self.node.storage.groups[self.group.name].log.snapshot_index
 
     def propose_all(self, proposed: Sequence[bytes]) -> None:
         """On the leader: propose commands, and do not wait for their outcome."""
@@ -140,7 +146,7 @@ class LocalMetastore(MetastoreRequests):
 
     async def wait_present(self) -> None:
         """Return when this node is a member of the group."""
-        while GROUP not in self.node.groups:
+        while self.name not in self.node.groups:
             await asyncio.sleep(TIME_AGAIN_S)
 
     async def wait_committed(self) -> None:
@@ -175,7 +181,7 @@ class LocalMetastore(MetastoreRequests):
         next_index = self.group.applied_index + 1
         try:
             async with asyncio.timeout(timeout_s):
-                await self.node.listeners.wait_applied(GROUP, next_index)
+                await self.node.listeners.wait_applied(self.name, next_index)
         except TimeoutError:
             return
         except GroupAbsent as error:
@@ -189,11 +195,12 @@ def _ignored(_: object) -> None:
 class _NodeAccess:
     """A `MetastoreAccess` over the node."""
 
-    def __init__(self, node: RaftNode) -> None:
+    def __init__(self, node: RaftNode, group: str) -> None:
         self._node = node
+        self._group = group
 
     async def propose(self, command: bytes) -> bytes:
-        return (await self._node.propose(GROUP, command)).reply
+        return (await self._node.propose(self._group, command)).reply
 
     async def read(self, query: bytes, *, local: bool) -> bytes:
-        return (await self._node.read(GROUP, query, local=local)).reply
+        return (await self._node.read(self._group, query, local=local)).reply

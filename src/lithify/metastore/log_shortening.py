@@ -40,16 +40,12 @@ ROLL = f"{GROUP}/start"
 def has_long_log(metastore: LocalMetastore) -> bool:
     """Would a start of this member read or apply much?"""
     return _has_long_files(metastore) or (
-        metastore.state.revision - _snapshot_index(metastore) > LONG_COMMANDS
+        metastore.state.revision - metastore.snapshot_index > LONG_COMMANDS
     )
 
 
 def _has_long_files(metastore: LocalMetastore) -> bool:
     return metastore.node.storage.wal.unrolled_bytes > LONG_BYTES
-
-
-def _snapshot_index(metastore: LocalMetastore) -> int:
-    return metastore.node.storage.groups[metastore.group.name].log.snapshot_index
 
 
 class LogShortening:
@@ -75,14 +71,14 @@ class LogShortening:
         if self._is_rolling:
             self._is_rolling = wal.rolled_for(ROLL) is None
         elif self._wanted is not None:
-            if _snapshot_index(self._metastore) >= self._wanted:
+            if self._metastore.snapshot_index >= self._wanted:
                 self._wanted = None
                 if _has_long_files(self._metastore):
                     self._is_rolling = True
                     wal.ask_roll(ROLL)
         elif is_quiet and has_long_log(self._metastore):
             self._wanted = applied
-            if _snapshot_index(self._metastore) < applied:
+            if self._metastore.snapshot_index < applied:
                 group.take_snapshot()
                 node.mark(group)
         return self._is_rolling or self._wanted is not None

@@ -63,10 +63,10 @@ PURGED_AT_ONCE = 2**16
 
 # As plain numbers: comparing with a member of an `IntEnum` takes ten times as long.
 _TRANSACTION = int(CommandKind.TRANSACTION)
-_ABSENT = int(Condition.ABSENT)
 _PRESENT = int(Condition.PRESENT)
 _REVISION = int(Condition.REVISION)
 _REVISION_AT_MOST = int(Condition.REVISION_AT_MOST)
+_VALUE = int(Condition.VALUE)
 _DONE = int(MetastoreOutcome.DONE)
 _PUT = wire.PUT
 _reply = REPLY.pack
@@ -88,6 +88,7 @@ class MetastoreMachine:
             int(CommandKind.COMPACT): _compact,
             int(CommandKind.REWRITE): _rewrite,
             int(CommandKind.COMPACT_IF_UNCHANGED): _compact_if_unchanged,
+            int(CommandKind.TIME_REACHED): _time_reached,
         }
 
     def init(self) -> MetastoreState:
@@ -196,14 +197,29 @@ def _holds(state: MetastoreState, compare: ParsedCompare) -> bool:
     revision = state.keys.newest.get(key, 0)
     if condition == _REVISION:
         return revision == operand
-    if condition == _ABSENT:
-        return not revision
-    if condition == _PRESENT:
-        return revision != 0
+    if condition <= _PRESENT:
+        return (revision != 0) == (condition == _PRESENT)
     if condition == _REVISION_AT_MOST:
         assert isinstance(operand, int)
         return revision <= operand
-    return revision != 0 and state.keys.last(key).digest == operand
+    if condition == _VALUE:
+        return revision != 0 and state.keys.last(key).digest == operand
+    if isinstance(operand, tuple):
+        return _is_unchanged(state, key, operand[1], operand[0])
+    assert isinstance(operand, int)
+    return state.time < operand
+
+
+def _is_unchanged(state: MetastoreState, start: bytes, end: bytes, revision: int) -> bool:
+    """Was no key of a range changed above a revision? Below the floor that is not known.
+
+    The cost follows the changes since, which are few for a transaction that has just read.
+    """
+    columns = state.revisions
+    row = columns.row_above(revision)
+    first = columns.change_bounds(row)[0] if row < len(columns) else len(columns.keys)
+    changed = (key >= start and (key < end or not end) for key in columns.keys[first:])
+    return revision >= state.floor and not any(changed)
 
 
 def _execute(
@@ -318,6 +334,12 @@ def _tick(state: MetastoreState, command: bytes, _index: int, clock: int) -> byt
     if len(command) != 1:
         raise ProtocolError(f"a TIME of {len(command)} bytes")
     _advance(state, clock)
+    return _reply(_DONE, HELD, state.revision, state.time)
+
+
+def _time_reached(state: MetastoreState, command: bytes, _index: int, clock: int) -> bytes:
+    (time,) = wire.parse_numbers(wire.KIND_AND_NUMBER, command)
+    _advance(state, max(clock, min(time, timestamp(CLOCK_MS_MAX))))
     return _reply(_DONE, HELD, state.revision, state.time)
 
 

@@ -128,6 +128,12 @@ class Metastore(Protocol):
     async def wait_safe_time(self, time: int) -> None:
         """Return when no later revision can have a timestamp at or below this one, here."""
 
+    async def revision_at(self, time: int) -> int:
+        """The revision that a reader at a timestamp reads, 0 if there was none; linearizable.
+
+        No later revision gets a timestamp up to this one. `TimeCompacted` if it is gone.
+        """
+
     async def grant_lease(self, ttl_ms: int) -> Lease:
         """A new lease."""
 

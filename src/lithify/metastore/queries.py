@@ -53,17 +53,23 @@ def answer(state: MetastoreState, query: bytes) -> bytes | QueryRead:
         return _range(state, wire.parse_asked_range(query))
     if kind == QueryKind.CHANGES:
         return _changes(state, wire.parse_asked_changes(query))
+    if kind == QueryKind.AT_TIME:
+        return _at_time(state, wire.parse_asked_time(query))
+    return _head(state) + _numbers(state, kind, query)
+
+
+def _numbers(state: MetastoreState, kind: int, query: bytes) -> bytes:
     if kind == QueryKind.LEASES:
         after = wire.parse_asked_leases(query)
         ids = sorted(each for each in state.leases if each > after)[: wire.PAGE_ROWS_MAX]
         stored = ((each, state.leases[each]) for each in ids)
         leases = (Lease(number, each.ttl_ms, each.generation) for number, each in stored)
-        return _head(state) + wire.encode_lease_rows(leases)
+        return wire.encode_lease_rows(leases)
     if kind == QueryKind.STATUS and len(query) == 1:
-        return _head(state) + wire.encode_store_status(_status(state))
+        return wire.encode_store_status(_status(state))
     if kind == QueryKind.SUPERFLUOUS:
         page = count_superfluous(state, *wire.parse_asked_superfluous(query), COUNTED_MAX)
-        return _head(state) + wire.encode_superfluous(page)
+        return wire.encode_superfluous(page)
     raise ProtocolError(f"a query of {len(query)} bytes is of no known kind")
 
 
@@ -84,6 +90,19 @@ def _value_at(state: MetastoreState, key: bytes, revision: int) -> KeyRow | None
     if revision:
         return state.keys.at(key, revision)
     return state.keys.last(key) if key in state.keys.newest else None
+
+
+def _at_time(state: MetastoreState, time: int) -> bytes:
+    """The revision at which a reader sees what was there at a time.
+
+    Up to the time of the store, because no later revision has a timestamp up to that.
+    """
+    if time > state.time:
+        return REPLY.pack(MetastoreOutcome.NOT_REACHED, 0, state.time, state.time)
+    revision = state.revisions.newest_at(time)
+    if state.floor and revision <= state.floor:
+        return REPLY.pack(MetastoreOutcome.COMPACTED, 0, state.floor, state.time)
+    return REPLY.pack(MetastoreOutcome.DONE, 0, revision, state.time)
 
 
 # --- keys -----------------------------------------------------------------------------------

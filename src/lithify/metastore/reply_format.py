@@ -7,6 +7,7 @@ Numbers are little-endian. A query begins with its kind, 1 byte:
     CHANGES      8  after   4  maximum of revisions   4  maximum of bytes   2 and 2   start   end
     LEASES       8  leases above this id
     STATUS       nothing
+    AT_TIME      8  timestamp; answered with the revision that was the newest one then
     SUPERFLUOUS  8  floor   8 and 8  where to continue: revision, change; 0 for the first page
 
 A reply:
@@ -65,6 +66,7 @@ __all__ = [
     "RowsPage",
     "StoreStatus",
     "check_reply",
+    "encode_at_time",
     "encode_changes",
     "encode_get",
     "encode_lease_rows",
@@ -82,6 +84,7 @@ __all__ = [
     "parse_asked_leases",
     "parse_asked_range",
     "parse_asked_superfluous",
+    "parse_asked_time",
     "parse_changes",
     "parse_leases",
     "parse_outcome",
@@ -122,6 +125,7 @@ class QueryKind(IntEnum):
     LEASES = 19
     STATUS = 20
     SUPERFLUOUS = 21
+    AT_TIME = 22
 
 
 class MetastoreOutcome(IntEnum):
@@ -131,7 +135,7 @@ class MetastoreOutcome(IntEnum):
     COMPACTED = 1
     """The number is the floor."""
     NOT_REACHED = 2
-    """The number is the newest revision."""
+    """The number is the newest revision; of AT_TIME, the time of the store."""
     LEASE_NOT_FOUND = 3
     """The number is the lease."""
     LEASE_FULL = 4
@@ -241,6 +245,11 @@ def encode_leases(after: int = 0) -> bytes:
     return KIND_AND_NUMBER.pack(QueryKind.LEASES, after)
 
 
+def encode_at_time(time: int) -> bytes:
+    """The newest revision at a time."""
+    return KIND_AND_NUMBER.pack(QueryKind.AT_TIME, time)
+
+
 def encode_status() -> bytes:
     """The numbers of the state."""
     return bytes((QueryKind.STATUS,))
@@ -280,6 +289,13 @@ def parse_asked_changes(query: bytes) -> AskedChanges:
     start, end = _bounds(query, _CHANGES.size, start_bytes, end_bytes)
     revisions = max(1, min(revisions, PAGE_ROWS_MAX))
     return AskedChanges(after, revisions, min(size, PAGE_BYTES_MAX), start, end)
+
+
+def parse_asked_time(query: bytes) -> int:
+    """The opposite of `encode_at_time`."""
+    if len(query) != KIND_AND_NUMBER.size:
+        _refuse("query of a time", query)
+    return int(KIND_AND_NUMBER.unpack(query)[1])
 
 
 def parse_asked_leases(query: bytes) -> int:

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Protocol
 from lithify.errors import InvalidInput
 from lithify.metastore import format as commands
 from lithify.metastore import reply_format as replies
-from lithify.metastore.errors import MetastoreUnavailable, RevisionCompacted
+from lithify.metastore.errors import (
+    MetastoreUnavailable,
+    RevisionCompacted,
+    RevisionNotReached,
+    TimeCompacted,
+)
 from lithify.metastore.purge import Superfluous
 from lithify.metastore.transaction import check_key
 from lithify.raft.errors import GroupAbsent
@@ -92,6 +97,24 @@ class MetastoreRequests:
     async def read_time(self) -> int:
         """The time of the store; linearizable."""
         return (await self.status()).time
+
+    async def reach_time(self, time: int) -> None:
+        """Have the time of the store advanced to a timestamp at least."""
+        await self._propose(commands.encode_time_reached(time))
+
+    async def revision_at(self, time: int) -> int:
+        """The revision that a reader at a timestamp reads, 0 if there was none; linearizable.
+
+        The time of the store reaches the timestamp first: no later revision gets an earlier one.
+        """
+        _checked_number("time", time)
+        while True:
+            try:
+                return (await self._read(replies.encode_at_time(time))).number
+            except RevisionNotReached:
+                await self.reach_time(time)
+            except RevisionCompacted:
+                raise TimeCompacted(time) from None
 
     async def grant_lease(self, ttl_ms: int) -> Lease:
         """A new lease."""

@@ -59,22 +59,31 @@ class Condition(IntEnum):
     """The key is absent, or was last changed by this revision or an earlier one."""
     VALUE = 4
     """The key has this value."""
+    RANGE_UNCHANGED = 5
+    """No key from `key` up to `end` was changed above this revision, which is not below the floor;
+    an empty `end` is no limit."""
+    TIME_BELOW = 6
+    """The time of the transaction is below this one; the key is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition on one key; `revision` and `value` are for the conditions that name them."""
+    """A condition; what follows it is for the conditions that name it."""
 
     key: bytes
     condition: Condition
     revision: int = 0
     value: bytes = b""
+    end: bytes = b""
+    time: int = 0
 
     def __post_init__(self) -> None:
         check_key(self.key)
+        check_key(self.end)
         _check_value(self.key, self.value)
-        if not 0 <= self.revision < 2**63:
-            raise InvalidInput(f"revision {self.revision} must be from 0 to 2**63 - 1")
+        for what, number in (("revision", self.revision), ("time", self.time)):
+            if not 0 <= number < 2**63:
+                raise InvalidInput(f"{what} {number} must be from 0 to 2**63 - 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,8 @@ def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
 def _size(part: Compare | Operation) -> int:
     if isinstance(part, DeleteRange):
         return len(part.start) + len(part.end)
+    if isinstance(part, Compare):
+        return len(part.key) + len(part.end) + len(part.value)
     return len(part.key) + (0 if isinstance(part, Delete) else len(part.value))
 
 

@@ -17,8 +17,11 @@ If the directory belongs to a member of a larger cluster and there is no cluster
 is only **read**: as far as this node knew it when it was stopped. Changes raise `MemberReadsOnly`.
 
 The history of the metastore is compacted by the queue of the process, on the node that leads
-(`metastore/compaction/history_compaction.py`); `DIRECTORY/metastore` has the reports. The queue is
-that of the Raft groups too, and has to be closed before the cluster.
+(`metastore/compaction/history_compaction.py`), and so is that of the catalog
+(`catalog/maintenance.py`); `DIRECTORY/metastore` and `DIRECTORY/catalog` have the reports.
+The queue is that of the Raft groups too, and has to be closed before the cluster.
+
+The partitions of tables are groups of the same Raft node (`tables/tables.py`).
 
 A node with the name of another one, or of another cluster, is refused by the others
 (`raft/net/transport.py`, `node_registry.py`).
@@ -44,6 +47,7 @@ from lithify.catalog.manager.activation import ALONE, ActivationTiming
 from lithify.catalog.manager.errors import CatalogBusy
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog.update_log.errors import AppendOutcomeUnknown
+from lithify.catalog_compaction.compaction import CATALOG, CatalogCompaction
 from lithify.errors import InvalidInput, LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.logger import get_logger
@@ -53,12 +57,21 @@ from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
 from lithify.node.bounded_changes import BoundedChanges, ChangeUnknown
+from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
+from lithify.ownership import NodeUrls
 from lithify.raft.errors import GroupAbsent, MemberReadsOnly, OutcomeUnknown
 from lithify.raft.net.client_operations import MayHaveHappened
 from lithify.raft.node.node import RaftNode
+from lithify.tables.assignments import parse_group
+from lithify.tables.background import TableWork
+from lithify.tables.index_builds import IndexBuilds
+from lithify.tables.low_watermark import LowWatermark
+from lithify.tables.reclaim import Reclaim
+from lithify.tables.tables import Tables
+from lithify.tables.zone_assignments import ZoneAssignments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -82,6 +95,8 @@ RAFT = "raft"
 """The directory of the Raft node, in the data directory."""
 METASTORE = "metastore"
 """The directory of the reports of the metastore's history."""
+TABLES = "tables"
+"""The directory with the low watermark."""
 IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
 SAY_S = 1.0
 """A wait for other nodes that takes longer is logged; an election takes about as long."""
@@ -122,11 +137,14 @@ class Cluster:
         given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
         given = replace(given, group=replace(given.group, clock=clock), queue=queue)
         self._fs = fs
+        self._data = directory
         self._directory = f"{directory}/{METASTORE}"
         self._events = events
         self.queue = queue
         self.history: HistoryCompaction | None = None
-        """None if the cluster is only read."""
+        self.trimming: CatalogCompaction | None = None
+        """The compaction of the catalog; both are None if the cluster is only read."""
+        self._settings = settings.clustering
         self.name = given.node
         self._clock = clock
         self._failed = failed
@@ -144,6 +162,10 @@ class Cluster:
         """Times that another node has become the leader of the metastore, as seen here."""
         self._registry: NodeRegistry
         self._changes: BoundedChanges
+        self._table_settings = settings.tables
+        self._table_directory = f"{directory}/{TABLES}"
+        self.tables: Tables | None = None
+        """None if the cluster is only read."""
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
 
@@ -151,10 +173,11 @@ class Cluster:
 
     def start(self) -> None:
         """Return when the cluster can be used; see the module."""
-        try:
-            self._fs.mkdir(self._directory)
-        except OSError as error:
-            raise WriteFailed(self._directory, error) from error
+        for directory in (self._directory, self._table_directory):
+            try:
+                self._fs.mkdir(directory)
+            except OSError as error:
+                raise WriteFailed(directory, error) from error
         self._thread.start()
         try:
             self._beginning = self._thread.call(self._begin)
@@ -289,14 +312,72 @@ class Cluster:
         history = self.history = HistoryCompaction(
             metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
         )
-        observe = partial(self._observe, history)
+        tables = self.tables = await self._open_tables()
+        maintenance = CatalogMaintenance(
+            metastore,
+            self.catalog,
+            self.nodes,
+            tables,
+            self._fs,
+            self._data,
+            self._clock,
+            self._settings.trimming,
+            self._events,
+        )
+        self.trimming = maintenance.compaction
+        observe = partial(self._observe, history, self.trimming)
         for work in (self._registry.register, self._registry.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
+        for work in self._table_works(tables):
+            self._tasks.append(asyncio.create_task(self._run(work)))
 
-    async def _observe(self, history: HistoryCompaction) -> None:
+    async def _open_tables(self) -> Tables:
+        settings = self._table_settings
+        watermark = LowWatermark(
+            self._fs, self._table_directory, self._clock, settings.watermark, self._events
+        )
+        watermark.open(self.catalog.versions.earliest.activation)
+        # Nothing is read yet, so it does not wait.
+        try:
+            await watermark.update()
+        except WriteFailed as error:
+            log.warning("the low watermark stays", reason=str(error))
+        return Tables(
+            self.node,
+            self.metastore,
+            self.catalog,
+            self._clock,
+            watermark,
+            settings,
+            self._timing,
+            self._urls,
+        )
+
+    def _table_works(self, tables: Tables) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        metastore, versions, hosting = self.metastore, self.catalog.versions, tables.hosting
+        reclaim = Reclaim(self.name, metastore, hosting, versions, self._alive)
+        tables.low_watermark.listen(reclaim.raised)
+        zones = ZoneAssignments(metastore, versions, hosting.assignments, self._alive)
+        builds = IndexBuilds(
+            self.name, metastore, self.catalog, hosting, tables.active, self._alive
+        )
+        work = TableWork(tables, zones, builds, self._table_settings)
+        self.catalog.listen(work.catalog_changed)
+        self.node.listeners.on_leader(work.leader_changed)
+        return work.works()
+
+    def _alive(self) -> list[str]:
+        return [name for name, each in self._registry.nodes.items() if each.is_alive]
+
+    def _urls(self, node: str) -> NodeUrls:
+        found = self._registry.nodes.get(node)
+        return NodeUrls(found.pulsar, found.pulsar_tls, found.http) if found else NodeUrls()
+
+    async def _observe(self, history: HistoryCompaction, trimming: CatalogCompaction) -> None:
         while True:
             # In a thread: it takes as long as there are logs in the queue.
             await asyncio.to_thread(self.queue.observe, METASTORE, [history])
+            await asyncio.to_thread(self.queue.observe, CATALOG, [trimming])
             await asyncio.sleep(OBSERVE_S)
 
     async def _until_member(self) -> None:
@@ -422,6 +503,6 @@ def _wait(future: Future[T]) -> T:
 
 
 def _machine_of(group: str) -> MetastoreMachine:
-    if group != GROUP:
+    if group != GROUP and parse_group(group) is None:
         raise InvalidInput(f"this node runs no group {group}")
     return MetastoreMachine()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.catalog_compaction.runner import CatalogTrimming
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.node.security import is_loopback
 from lithify.raft.core.configuration import check_name
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterSettings", "check_cluster"]
 
+_TRIMMING = CatalogTrimming()
 VOTERS_MAX = 5
 """The number of nodes of a new cluster, all of which vote; nodes that join may be learners."""
 
@@ -50,7 +52,18 @@ class ClusterSettings:
     tick_ms: int = 100
     """The unit of all timeouts of Raft."""
 
+    catalog_versions_min: int = _TRIMMING.versions_min
+    catalog_age_ms: int = _TRIMMING.age_ms
+    catalog_away_ms: int | None = _TRIMMING.away_ms
+    """See `CatalogTrimming` for these three."""
+
+    @property
+    def trimming(self) -> CatalogTrimming:
+        """The settings of catalog compaction."""
+        return CatalogTrimming(self.catalog_versions_min, self.catalog_age_ms, self.catalog_away_ms)
+
     def __post_init__(self) -> None:
+        _ = self.trimming  # Its constructor checks it.
         for name in ("cluster", "cluster_host"):
             if not getattr(self, name):
                 raise InvalidSetting(name, "", "named")

@@ -11,6 +11,7 @@
     DIRECTORY/LOCK          the owner; a second process is refused
     DIRECTORY/raft/         the Raft node with the metastore and the catalog, see `cluster.py`
     DIRECTORY/metastore/    reports of the compaction of the metastore's history
+    DIRECTORY/tables/       the low watermark of tables, see `tables/low_watermark.py`
     DIRECTORY/definitions   definitions that are imported into the catalog when the node opens
     DIRECTORY/definitions.copy      what the catalog defines of this node, for other processes
     DIRECTORY/RESERVE       space reserved for a full disk, see `fs/full_disk_reserve.py`

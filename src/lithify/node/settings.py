@@ -31,6 +31,7 @@ from lithify.node.security import SecuritySettings, check_host, is_wildcard
 from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget
 from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.settings import Durability, LogSettings, check_range
+from lithify.tables.settings import TableSettings
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 from lithify.topics.topics import TopicSettings
@@ -52,6 +53,7 @@ _OFF = "off"
 _LOG = LogSettings()
 _LIMITS = ConnectionLimits()
 _CLUSTER = ClusterSettings()
+_TABLES = TableSettings()
 _COMPACTION = TopicCompactionSettings()
 _POLICIES_MIN = {
     "retention_ms": 0,
@@ -165,7 +167,14 @@ class NodeSettings:
     cluster_secret_file: str = _CLUSTER.cluster_secret_file
     cluster_authority_file: str = _CLUSTER.cluster_authority_file
     tick_ms: int = _CLUSTER.tick_ms
-    """See `ClusterSettings` for these nine."""
+    catalog_versions_min: int = _CLUSTER.catalog_versions_min
+    catalog_age_ms: int = _CLUSTER.catalog_age_ms
+    catalog_away_ms: int | None = _CLUSTER.catalog_away_ms
+    """See `ClusterSettings` for these twelve."""
+    table_availability_ms: int = _TABLES.table_availability_ms
+    table_read_life_ms: int = _TABLES.table_read_life_ms
+    table_transaction_life_ms: int = _TABLES.table_transaction_life_ms
+    """See `TableSettings` for these three."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -192,7 +201,13 @@ class NodeSettings:
             if not self.advertised_host and is_wildcard(host):
                 limit = f"the node's name or address, because it listens on {host}"
                 raise InvalidSetting("advertised_host", "", limit)
-        _ = self.topics, self.blobs, self.limits, self.spark  # Their constructors check them.
+        _ = (
+            self.topics,
+            self.blobs,
+            self.limits,
+            self.spark,
+            self.tables,
+        )  # Their constructors check them.
 
     @property
     def topics(self) -> TopicSettings:
@@ -246,6 +261,13 @@ class NodeSettings:
         """The settings of the node as a member of a cluster."""
         return ClusterSettings(
             **{field.name: getattr(self, field.name) for field in fields(ClusterSettings)}
+        )
+
+    @property
+    def tables(self) -> TableSettings:
+        """The settings of tables."""
+        return TableSettings(
+            **{field.name: getattr(self, field.name) for field in fields(TableSettings)}
         )
 
     @property

@@ -244,6 +244,12 @@ class MemoryMetastore:
         while self._state.time < time:
             await self._advanced()
 
+    async def revision_at(self, time: int) -> int:
+        """The revision that a reader at a timestamp reads."""
+        await self._pass("revision_at", Moment.BEFORE)
+        self._cluster.propose(lambda state, _index: state.reach(time))
+        return self._cluster.state.revision_at(time)
+
     async def grant_lease(self, ttl_ms: int) -> Lease:
         """A new lease."""
         await self._pass("grant_lease", Moment.BEFORE)

@@ -20,7 +20,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from lithify.hybrid_time import timestamp
-from lithify.metastore.errors import LeaseNotFound, RevisionCompacted, RevisionNotReached
+from lithify.metastore.errors import (
+    LeaseNotFound,
+    RevisionCompacted,
+    RevisionNotReached,
+    TimeCompacted,
+)
 from lithify.metastore.metastore import Change, KeyValue, Lease, Outcome, Revision, Rows
 from lithify.metastore.transaction import (
     Compare,
@@ -74,6 +79,17 @@ class MemoryState:
     def advance(self, time_ms: int) -> None:
         """The time of the next command; each command begins with it."""
         self.time = max(self.time + 1, timestamp(time_ms))
+
+    def reach(self, time: int) -> None:
+        """The time is at least this."""
+        self.time = max(self.time, time)
+
+    def revision_at(self, time: int) -> int:
+        """The newest revision at a time."""
+        known = [each for each in self._revisions if self._timestamps[each] <= time]
+        if self.floor and max(known, default=0) <= self.floor:
+            raise TimeCompacted(time)
+        return max(known, default=0)
 
     def transact(self, index: int, transaction: Transaction) -> Outcome:
         """Execute a transaction as the command of this index."""
@@ -188,7 +204,7 @@ class MemoryState:
         history = self._histories[key]
         return history[bisect_left(history, revision, key=lambda entry: entry.revision)].value
 
-    def _holds(self, compare: Compare) -> bool:
+    def _holds(self, compare: Compare) -> bool:  # noqa: PLR0911  (one of each kind)
         found = self._visible(compare.key, self.revision)
         history = self._histories.get(compare.key, [])
         newest = history[-1].revision if history else 0
@@ -203,6 +219,12 @@ class MemoryState:
                 return found is None or newest <= compare.revision
             case Condition.VALUE:
                 return found is not None and found.value == compare.value
+            case Condition.TIME_BELOW:
+                return self.time < compare.time
+            case Condition.RANGE_UNCHANGED:
+                if compare.revision < self.floor:
+                    return False
+                return not self.changes(compare.key, compare.end, compare.revision, 1)
 
     def _changes_of(self, operations: tuple[Operation, ...]) -> dict[bytes, Put | None]:
         """The change of each key; the last operation on a key decides."""

@@ -65,7 +65,7 @@ def test_a_type_widens_itself(text: str) -> None:
         ("boolean", True), ("int8", -128), ("int8", 127), ("int64", 2**63 - 1), ("float32", 1),
         ("float64", 0.5), ("string(2)", "äö"), ("bytes(2)", "00ff"), ("date", "2026-01-31"),
         ("time", "12:30"), ("timestamp", "2026-01-31T12:30:00"), ("decimal(4,2)", "99.99"),
-        ("decimal(4,2)", "-0.5"), ("decimal(2,2)", "0.25"),
+        ("decimal(4,2)", "-0.5"), ("decimal(2,2)", "0.25"), ("decimal(4,2)", "0E+999999999"),
         ("uuid", "12345678-1234-5678-1234-567812345678"),
     ],
 )  # fmt: skip
@@ -81,7 +81,8 @@ def test_values_of_a_type(text: str, value: object) -> None:
         ("float64", float("-inf")), ("float32", 1e39), ("string(2)", "abc"),
         ("bytes(2)", "0001ff"), ("bytes", "x"), ("date", "31.1.2026"), ("decimal(4,2)", "100"),
         ("decimal(4,2)", "0.125"), ("decimal(4,2)", "NaN"), ("decimal(4,2)", 1), ("uuid", "x"),
-        ("string", 5), ("string", None),
+        ("string", 5), ("string", None), ("string", "\ud800"), ("time", "10:00+02:00"),
+        ("timestamp", "0001-01-01T00:00:00+14:00"),
     ],
 )  # fmt: skip
 def test_values_of_other_types(text: str, value: object) -> None:

@@ -111,7 +111,9 @@ class Teller:
         condition = self.random.choice(list(Condition))
         revision = self.random.choice(self.revisions[-5:])
         value = b"%d" % max(0, self.values - self.random.randrange(4))
-        return Compare(self.random.choice(KEYS), condition, revision, value)
+        time = 0 if self.random.random() < 0.5 else 2**62
+        key, end = self.random.choice(KEYS), self.random.choice(ENDS)
+        return Compare(key, condition, revision, value, end, time)
 
     def operation(self) -> Operation:
         rng = self.random
@@ -195,6 +197,7 @@ class Teller:
         outcome = await self.store.transact(Transaction(then=(Put(b"t", b""),)))
         await self.store.wait_safe_time(outcome.timestamp)
         assert before < outcome.timestamp
+        assert await self.store.revision_at(outcome.timestamp) == outcome.revision
         return self.told_outcome(outcome)
 
     # What is answered.

@@ -26,6 +26,8 @@ FULL = Transaction(
         Compare(b"c", Condition.REVISION_AT_MOST, 5),
         Compare(b"d", Condition.VALUE, value=b"value"),
         Compare(b"e", Condition.PRESENT),
+        Compare(b"f", Condition.RANGE_UNCHANGED, 5, end=b"g"),
+        Compare(b"", Condition.TIME_BELOW, time=2**62),
     ),
     (Put(b"a", b"1", 7), Delete(b"b"), DeleteRange(b"c", b"", 3)),
     (Put(b"z", b""),),
@@ -40,6 +42,8 @@ def test_a_transaction_is_parsed_into_what_it_was_made_of() -> None:
         (Condition.REVISION_AT_MOST, b"c", 5),
         (Condition.VALUE, b"d", digest_of(b"value")),
         (Condition.PRESENT, b"e", 0),
+        (Condition.RANGE_UNCHANGED, b"f", (5, b"g")),
+        (Condition.TIME_BELOW, b"", 2**62),
     ]
     assert then == [
         (commands.OperationKind.PUT, b"a", b"1", 7),
@@ -76,7 +80,7 @@ def operation(kind: int, a: bytes, b: bytes, number: int) -> bytes:
         operation(3, b"a", b"b", OPERATIONS_MAX + 1),
         operation(3, b"a", bytes(KEY_BYTES_MAX + 1), 1),
         commands.TRANSACTION.pack(1, OPERATIONS_MAX, 0, 1) + bytes(2**16),
-        commands.TRANSACTION.pack(1, 1, 0, 0) + commands.COMPARE.pack(5, 1) + b"a" + bytes(16),
+        commands.TRANSACTION.pack(1, 1, 0, 0) + commands.COMPARE.pack(7, 1) + b"a" + bytes(16),
         commands.TRANSACTION.pack(1, 1, 0, 0) + commands.COMPARE.pack(0, 5000) + bytes(5000),
         commands.TRANSACTION.pack(1, 0, 5, 0)
         + 5 * (commands.OPERATION.pack(3, 0, 0, OPERATIONS_MAX)),

@@ -56,6 +56,13 @@ if TYPE_CHECKING:
         (Compare(b"gone", Condition.VALUE, value=b""), False),
         (Compare(b"never", Condition.ABSENT), True),
         (Compare(b"never", Condition.VALUE, value=b""), False),
+        (Compare(b"a", Condition.RANGE_UNCHANGED, 1, end=b"gone"), True),
+        (Compare(b"a", Condition.RANGE_UNCHANGED, 1, end=b"gone1"), False),
+        (Compare(b"a", Condition.RANGE_UNCHANGED, 3), True),
+        (Compare(b"gonf", Condition.RANGE_UNCHANGED, 0), False),
+        (Compare(b"u", Condition.RANGE_UNCHANGED, 0), True),
+        (Compare(b"", Condition.TIME_BELOW, time=4), False),
+        (Compare(b"", Condition.TIME_BELOW, time=5), True),
     ],
 )
 def test_a_compare_holds_or_not(compare: Compare, held: bool) -> None:
@@ -67,6 +74,42 @@ def test_a_compare_holds_or_not(compare: Compare, held: bool) -> None:
     assert outcome.succeeded == held
     assert store.get(b"1" if held else b"2") is not None
     assert store.get(b"2" if held else b"1") is None
+
+
+def test_below_the_floor_it_is_not_known_what_was_unchanged() -> None:
+    store = Store()
+    store.put(b"a", b"")
+    store.put(b"b", b"")
+    store.compact(2)
+    unchanged = Compare(b"x", Condition.RANGE_UNCHANGED, 1)
+    assert not store.transact(Transaction((unchanged,))).succeeded
+    unchanged = Compare(b"x", Condition.RANGE_UNCHANGED, 2)
+    assert store.transact(Transaction((unchanged,))).succeeded
+
+
+def test_a_reader_at_a_time_gets_the_newest_revision_up_to_it() -> None:
+    store = Store()
+    times = []
+    for store.time_ms in (10, 20, 30):
+        times.append(store.transact(Transaction((), (Put(b"a", b"%d" % store.time_ms),))).timestamp)
+    numbers = [store.ask(replies.encode_at_time(time)).number for time in times]
+    assert numbers == [1, 2, 3]
+    assert store.ask(replies.encode_at_time(times[1] - 1)).number == 1
+    assert store.ask(replies.encode_at_time(times[0] - 1)).number == 0
+    late = store.ask(replies.encode_at_time(times[2] + 1))
+    assert (late.outcome, late.number) == (MetastoreOutcome.NOT_REACHED, times[2])
+    store.do(commands.encode_time_reached(times[2] + 1))
+    assert store.ask(replies.encode_at_time(times[2] + 1)).number == 3
+    assert store.transact(Transaction((), (Put(b"a", b""),))).timestamp == times[2] + 2
+    store.compact(1)
+    assert store.ask(replies.encode_at_time(times[0])).outcome is MetastoreOutcome.COMPACTED
+    assert store.ask(replies.encode_at_time(times[1])).number == 2
+
+
+def test_a_time_cannot_be_moved_beyond_the_latest_clock() -> None:
+    store = Store()
+    store.do(commands.encode_time_reached(2**63 - 1))
+    assert store.state.time == timestamp(CLOCK_MS_MAX)
 
 
 def test_all_compares_must_hold() -> None:

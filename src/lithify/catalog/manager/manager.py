@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.errors import LithifyError
     from lithify.metastore.metastore import Metastore
+    from lithify.metastore.transaction import Compare
 
 __all__ = ["CatalogManager"]
 
@@ -92,6 +93,10 @@ class CatalogManager:
         """The hybrid time of this node: not before the newest version that it knows of."""
         return self._time.now()
 
+    def observe(self, time: int) -> None:
+        """Another node has used a time: `now` is above it from here on."""
+        self._time.observe(time)
+
     @property
     def current(self) -> Catalog:
         """The version in force."""
@@ -121,14 +126,17 @@ class CatalogManager:
             raise settled.result
         return settled.result
 
-    async def snapshot(self, version: int) -> bool:
+    async def snapshot(self, version: int, demands: tuple[Compare, ...] = ()) -> bool:
         """Replace the updates up to a version by a snapshot; False if there is one as new.
 
         Earlier versions are dropped on every node. Waits until the version is in force on each.
+        Called by the compaction of the catalog, which knows what needs earlier versions; `demands`
+        must still hold when it is published (`SnapshotRefused`).
         """
         catalog = self.versions.at_version(version)
         await self._activation.wait(catalog.activation)
-        return await self._log.save_snapshot(version, chunks_of_catalog(catalog), CatalogFold())
+        chunks = chunks_of_catalog(catalog)
+        return await self._log.save_snapshot(version, chunks, CatalogFold(), demands)
 
     # -- life
 

@@ -6,6 +6,7 @@ LithifyError
 │   └── SnapshotDamaged     the chunks of the snapshot are not those that were written
 ├── SnapshotMismatch        a snapshot differs from the replay; it was not published
 ├── SnapshotTooLarge        (also InvalidInput) more chunks than one transaction can compare
+├── SnapshotRefused         what the snapshot was decided on has changed; it was not published
 ├── SnapshotContention      other snapshots were written all the time; nothing is lost
 └── AppendOutcomeUnknown    an append happened, or did not, or still may
 """
@@ -20,6 +21,7 @@ __all__ = [
     "SnapshotContention",
     "SnapshotDamaged",
     "SnapshotMismatch",
+    "SnapshotRefused",
     "SnapshotTooLarge",
     "UpdateLogDamaged",
     "UpdateMissing",
@@ -71,6 +73,17 @@ class SnapshotTooLarge(InvalidInput):
         self.version = version
         self.chunks_max = chunks_max
         super().__init__(f"the snapshot of version {version} has more than {chunks_max} chunks")
+
+
+class SnapshotRefused(LithifyError):
+    """What the snapshot was decided on has changed; it was not published."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        what = f"the snapshot of version {version} was not published"
+        super().__init__(f"{what}: what it was decided on has changed; run it again")
 
 
 class SnapshotContention(LithifyError):

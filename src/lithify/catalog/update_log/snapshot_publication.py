@@ -6,7 +6,8 @@
 3. Delete chunks of tries that were interrupted.
 4. Write the chunks. A crash here leaves chunks that no pointer names; step 3 of the next try.
 5. Read the chunks and compare them with the digest.
-6. Switch: one transaction puts the pointer.
+6. Switch: one transaction puts the pointer, if what the caller demands holds too. Otherwise the
+   snapshot is refused: `SnapshotRefused`.
 7. Delete the updates up to the version, then the chunks of older snapshots. A crash here leaves
    what is no longer read; step 7 of the next try, for whatever version, deletes it.
 
@@ -30,6 +31,7 @@ from lithify.catalog.loop_share import LoopShare
 from lithify.catalog.update_log.errors import (
     SnapshotContention,
     SnapshotMismatch,
+    SnapshotRefused,
     SnapshotTooLarge,
 )
 from lithify.catalog.update_log.format import (
@@ -70,8 +72,9 @@ if TYPE_CHECKING:
 __all__ = ["SnapshotFold", "SnapshotPublication"]
 
 TRIES_MAX = 8
-CHUNKS_MAX = OPERATIONS_MAX - 2
-"""The switch compares each of them and the pointer, and puts the pointer."""
+DEMANDS_MAX = 2
+CHUNKS_MAX = OPERATIONS_MAX - 2 - DEMANDS_MAX
+"""The switch compares each of them, the pointer and the demands, and puts the pointer."""
 DELETE_KEYS_MAX = 32
 """All members apply such a batch in less than 1 ms."""
 
@@ -96,10 +99,19 @@ class _Superseded(Exception):
 class SnapshotPublication:
     """One call of `UpdateLog.save_snapshot`; see the module."""
 
-    def __init__(self, metastore: Metastore, version: int, fold: SnapshotFold) -> None:
+    def __init__(
+        self,
+        metastore: Metastore,
+        version: int,
+        fold: SnapshotFold,
+        demands: tuple[Compare, ...] = (),
+    ) -> None:
+        if len(demands) > DEMANDS_MAX:
+            raise InvalidInput(f"{len(demands)} demands of a snapshot, at most {DEMANDS_MAX}")
         self._metastore = metastore
         self._version = version
         self._fold = fold
+        self._demands = demands
 
     async def publish(self, made: Iterable[bytes]) -> bool:
         """Execute the steps; False if a snapshot as new is published."""
@@ -184,9 +196,12 @@ class SnapshotPublication:
             raise _Superseded
         same = (Compare(row.key, Condition.REVISION, row.revision) for row in rows)
         put = Put(SNAPSHOT_KEY, pointer.encode())
-        outcome = await self._metastore.transact(Transaction((_is_published(head), *same), (put,)))
-        if not outcome.succeeded:
-            raise _Superseded
+        compares = (_is_published(head), *same, *self._demands)
+        if (await self._metastore.transact(Transaction(compares, (put,)))).succeeded:
+            return
+        if not (await self._metastore.transact(Transaction(self._demands))).succeeded:
+            raise SnapshotRefused(self._version)
+        raise _Superseded
 
     async def _delete_replaced(self, snapshot: int, before: int) -> None:
         """The updates and the older chunks that a published snapshot has replaced.

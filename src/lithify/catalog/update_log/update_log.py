@@ -151,13 +151,18 @@ class UpdateLog:
                         yield SnapshotMoved(SnapshotPointer.parse(change.value).version)
 
     async def save_snapshot(
-        self, version: int, chunks: Iterable[bytes], fold: SnapshotFold
+        self,
+        version: int,
+        chunks: Iterable[bytes],
+        fold: SnapshotFold,
+        demands: tuple[Compare, ...] = (),
     ) -> bool:
         """Replace the updates up to a version by a snapshot; False if there is one as new.
 
-        `fold` makes the snapshot from a replay, to compare it with `chunks`.
+        `fold` makes the snapshot from a replay, to compare it with `chunks`. It is published only
+        if the demands hold at that moment.
         """
-        return await SnapshotPublication(self._metastore, version, fold).publish(chunks)
+        return await SnapshotPublication(self._metastore, version, fold, demands).publish(chunks)
 
 
 def _append(version: int, values: Sequence[bytes]) -> Transaction:

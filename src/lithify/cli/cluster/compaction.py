@@ -7,15 +7,15 @@ that is asked; each node compacts its own.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from lithify.cli.client import open_client
+from lithify.cli.leader_runs import LogVerbs
 from lithify.cli.options import RUNS_SHOWN, AsJson, Data, DryRun, Limit, Url, Watch
-from lithify.cli.output import human_time, print_json, print_line, print_result, print_table
-from lithify.cli.run_progress import HISTORY, MEMBERS, RunPrinter, run_continues
+from lithify.cli.output import print_result
+from lithify.cli.run_progress import HISTORY, MEMBERS
 
 __all__ = ["cancel_compaction", "compact", "compaction_history", "compaction_status", "holds"]
 
@@ -30,11 +30,12 @@ Group = Annotated[
 ]
 
 
-def _log(group: str | None) -> tuple[str, str, RunPrinter]:
-    """The name of a log, its path, and the words for its runs."""
+def _log(group: str | None) -> LogVerbs:
     if group is None:
-        return "the history of the metastore", f"{METASTORE}/compaction", HISTORY
-    return group, f"/cluster/raft/{quote(group, safe='')}/compaction", MEMBERS
+        name = "the history of the metastore"
+        return LogVerbs("cluster", name, f"{METASTORE}/compaction", HISTORY)
+    path = f"/cluster/raft/{quote(group, safe='')}/compaction"
+    return LogVerbs("cluster", group, path, MEMBERS, group)
 
 
 def compact(
@@ -52,18 +53,7 @@ def compact(
     as_json: AsJson = False,
 ) -> None:
     """Compact the history of the metastore, or the files of a Raft group. Waits for the run."""
-    _, path, printer = _log(group)
-    query = "" if wait else "?wait=false"
-    with open_client(data, url) as client:
-        if dry_run:
-            rows = client.call("POST", f"{path}/plan{query}", timeout_s=None)
-            printer.print_plans(rows, as_json=as_json)
-            return
-        with run_continues("cluster", group or "", data):
-            with client.open("PUT", path + query) as answer:
-                request = answer.headers.get("x-lithify-request", "")
-            rows = printer.wait(lambda: client.call("GET", f"{path}/progress?request={request}"))
-    printer.print_statuses(rows, as_json=as_json)
+    _log(group).compact(dry_run=dry_run, wait=wait, data=data, url=url, as_json=as_json)
 
 
 def compaction_status(
@@ -74,15 +64,7 @@ def compaction_status(
     as_json: AsJson = False,
 ) -> None:
     """Show the outcome of the last run, or the progress of the current one."""
-    _, path, printer = _log(group)
-    with open_client(data, url) as client:
-
-        def read() -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = client.call("GET", f"{path}/progress")
-            return rows
-
-        rows = printer.wait(read) if watch else read()
-    printer.print_statuses(rows, as_json=as_json)
+    _log(group).status(watch=watch, data=data, url=url, as_json=as_json)
 
 
 def compaction_history(
@@ -93,38 +75,18 @@ def compaction_history(
     as_json: AsJson = False,
 ) -> None:
     """List the last runs of the node that compacts, newest first."""
-    name, path, printer = _log(group)
-    with open_client(data, url) as client:
-        rows = client.call("GET", f"{path}/history?limit={limit}")
-    printer.print_history(f"Runs on {name}", rows, as_json=as_json)
+    _log(group).history(limit=limit, data=data, url=url, as_json=as_json)
 
 
 def cancel_compaction(
     group: Group = None, data: Data = None, url: Url = None, as_json: AsJson = False
 ) -> None:
     """Cancel the run in progress and those that wait; published changes stay."""
-    name, path, _ = _log(group)
-    with open_client(data, url) as client:
-        client.call("DELETE", path)
+    text = _log(group).cancel(data=data, url=url)
     row = {"log": "metastore"} if group is None else {"group": group}
-    print_result(row, f"the run on {name} is being cancelled", as_json=as_json)
+    print_result(row, text, as_json=as_json)
 
 
 def holds(data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
     """List what keeps the history of the metastore, the lowest revision first."""
-    with open_client(data, url) as client:
-        found = client.call("GET", f"{METASTORE}/holds")
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        [
-            each["name"],
-            str(each["position"]),
-            each["owner"] or "-",
-            human_time(each["since_ms"], "seconds") if each["since_ms"] else "-",
-        ]
-        for each in found["holds"]
-    ]
-    print_table("Holds", ("hold", "compacted up to>", "owner", "since"), rows)
-    print_line(f"the history can be compacted up to revision {found['revision']}")
+    _log(None).holds(f"{METASTORE}/holds", "revision", data=data, url=url, as_json=as_json)

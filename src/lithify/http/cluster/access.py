@@ -17,11 +17,13 @@ from fastapi import Depends, Request
 from lithify.catalog.commands.batch import CatalogCommand
 from lithify.catalog.manager.executions import Executed
 from lithify.catalog.manager.manager import CatalogManager
+from lithify.catalog_compaction.compaction import CatalogCompaction
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.http.error_statuses import RequestRefused
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.raft.node.node import RaftNode
+from lithify.tables.tables import Tables
 
 __all__ = ["ClusterAccess", "ClusterDep", "KnownNode", "in_cluster"]
 
@@ -68,6 +70,10 @@ class ClusterAccess(Protocol):
     """The queue of all runs of the process; any thread."""
     history: HistoryCompaction | None
     """The compaction of the metastore; None if the cluster is only read."""
+    trimming: CatalogCompaction | None
+    """The compaction of the catalog, None likewise."""
+    tables: Tables | None
+    """None if the cluster is only read."""
     leader_changes: int
     """Times that another node has become the leader of the metastore, as seen here."""
 

@@ -8,7 +8,6 @@
 | /catalog/diff     | GET `?a=N&b=N`: what differs between two versions                        |
 | /catalog/apply    | POST: definitions as TOML (`catalog/definitions_toml.py`); idempotent;   |
 |                   | `?dry_run=true` answers what would differ, and changes nothing           |
-| /catalog/snapshot | POST `?version=N`: replace the updates up to a version by a snapshot     |
 
 Versions are those that this node has applied. Threads build the answers: a catalog may have many
 thousands of objects.
@@ -200,10 +199,3 @@ def _text(body: bytes) -> str:
         return body.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the text is not UTF-8: {error}") from error
-
-
-@router.post("/snapshot")
-async def snapshot(cluster: ClusterDep, version: int) -> dict[str, Any]:
-    """Replace the updates up to a version; earlier versions are dropped on every node."""
-    made = await in_cluster(cluster, partial(cluster.catalog.snapshot, version))
-    return {"version": version, "made": made}

@@ -9,6 +9,8 @@
     lithify_metastore_compaction_runs_total{result}       by this node, likewise
     lithify_metastore_compaction_removed_total            values and tombstones
     lithify_catalog_version, _earliest_version
+    lithify_catalog_compaction_runs_total{result}         by this node
+    lithify_catalog_compaction_removed_total              versions
     lithify_nodes{state}                         members that are alive or silent
     lithify_cluster_problems                     see `overview.py`
 
@@ -70,12 +72,14 @@ async def read_meters(cluster: ClusterAccess) -> dict[str, Any]:
             seen = group.overview()
             groups[name] |= {each: seen[each] for each, _ in _ON_DISK[:-1]}
             groups[name]["damaged_files"] = len(seen["damaged"])
-    history = cluster.history
+    history, trimming = cluster.history, cluster.trimming
     record = None if history is None else await asyncio.to_thread(history.runs.record)
+    trimmed = None if trimming is None else await asyncio.to_thread(trimming.runs.record)
     return await read_overview(cluster) | {
         "groups": groups,
         "leader_changes": cluster.leader_changes,
         "record": record,
+        "trimmed": trimmed,
     }
 
 
@@ -107,17 +111,18 @@ def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     if found["metastore"] is not None:
         for name, text in _OF_METASTORE:
             yield _gauge(f"lithify_metastore_{name}", text, found["metastore"][name])
-    if found["record"] is not None:
-        runs = CounterMetricFamily(
-            "lithify_metastore_compaction_runs", "Finished runs.", labels=("result",)
-        )
-        _add_runs(runs, found["record"])
+    for log, record, what in (
+        ("metastore", found["record"], "Values and tombstones"),
+        ("catalog", found["trimmed"], "Versions"),
+    ):
+        if record is None:
+            continue
+        name = f"lithify_{log}_compaction"
+        runs = CounterMetricFamily(f"{name}_runs", "Finished runs.", labels=("result",))
+        _add_runs(runs, record)
         yield runs
-        yield CounterMetricFamily(
-            "lithify_metastore_compaction_removed",
-            "Values and tombstones that runs of this node have removed.",
-            value=found["record"].removed,
-        )
+        text = f"{what} that runs of this node have removed."
+        yield CounterMetricFamily(f"{name}_removed", text, value=record.removed)
     catalog = found["catalog"]
     yield _gauge("lithify_catalog_version", "The newest version here.", catalog["version"])
     earliest = catalog["earliest"]

@@ -14,38 +14,29 @@ Steps of a run:
    waits for reads in progress. Other members do the same, at their own times.
 4. The report is added to the history file.
 
-A run on another node than the leader is refused, with the leader's name; its triggers are silent.
-The queue's thread calls `run` and waits; the work is done in the loop of the Raft node. So the
-queue has to be closed while that loop still runs.
+What it shares with other runs of the leader, and who calls it: `leader_runs.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lithify.compaction.reports.report import Cause, History, Report
-from lithify.compaction.run.log_runs import LogRuns
-from lithify.compaction.scheduling.triggers import NOTHING_DUE, Observation, Trigger
-from lithify.errors import LithifyError, LogClosed, RunCancelled, RunRefused
-from lithify.log.file_names import HISTORY
+from lithify.compaction.reports.report import Cause
+from lithify.compaction.scheduling.triggers import Observation
+from lithify.errors import RunRefused
 from lithify.metastore.compaction.holds import HOLDS, NamedHold, list_holds
 from lithify.metastore.compaction.horizon import history_horizon
+from lithify.metastore.compaction.leader_runs import LeaderRuns
 from lithify.metastore.compaction.plan import POLICY, HistoryDryRun, HistoryPlan
-from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.planning.horizon import Horizon
-    from lithify.compaction.reports.report import Result
     from lithify.compaction.run.control import RunControl
-    from lithify.compaction.tasks.jobs import Jobs
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.local_metastore import LocalMetastore
@@ -70,7 +61,7 @@ class HistorySettings:
         check_range("metastore_compaction_interval_ms", self.interval_ms, 1000, 2**45)
 
 
-class HistoryCompaction:
+class HistoryCompaction(LeaderRuns[HistoryDryRun]):
     """See the module; a `ScheduledLog` of the kind `metastore`."""
 
     def __init__(
@@ -82,111 +73,27 @@ class HistoryCompaction:
         settings: HistorySettings,
         events: EventSink,
     ) -> None:
-        """Created in the loop of the Raft node; the directory, which must exist, has the reports.
-
-        `events` gets repairs of the file of reports.
-        """
-        self._metastore = metastore
-        self._clock = clock
+        """See `LeaderRuns`."""
+        super().__init__(metastore, fs, directory, clock, events, name=GROUP, policy=POLICY)
         self.settings = settings
-        self._loop = asyncio.get_running_loop()
-        self._began_ms = clock.now_ms()
-        self.history = History(fs, f"{directory}/{HISTORY}", repaired=events)
-        self.runs = LogRuns(fs, directory, self, kind="metastore", name=GROUP, resumes=False)
 
-    # --- for the queue ----------------------------------------------------------------------
+    def _observed(self) -> Observation:
+        return Observation(period_ms=self.settings.interval_ms)
 
-    @property
-    def name(self) -> str:
-        """The name of the log."""
-        return GROUP
-
-    @property
-    def device(self) -> str:
-        """The device of its directory."""
-        return self.runs.device
-
-    def unfinished(self) -> bool:
-        """No run has to be resumed; see the package."""
-        return False
-
-    def began_ms(self) -> int | None:
-        """When the first interval began."""
-        return self._began_ms
-
-    def observe(self) -> Observation:
-        """The period, on the leader. Any thread."""
-        try:
-            leads = self._metastore.leading_term
-        except MetastoreUnavailable:
-            return NOTHING_DUE
-        return Observation(period_ms=self.settings.interval_ms) if leads else NOTHING_DUE
-
-    def begin(self, jobs: Jobs, control: RunControl) -> Report:
-        """A requested run."""
-        return self.run(Trigger.ADMIN, jobs, control)
-
-    def run(self, trigger: Trigger, jobs: Jobs, control: RunControl) -> Report:  # noqa: ARG002
-        """Run and wait for the outcome. Not called in the loop of the Raft node."""
-        return self.runs.run_exclusively(partial(self._run, trigger), control)
-
-    def failed(self, error: LithifyError) -> None:
-        """No operation: the report has the error."""
-
-    # --- a run ------------------------------------------------------------------------------
-
-    def _run(self, trigger: Trigger, control: RunControl) -> Report:
-        run_id, started_ms = secrets.token_hex(6), self._clock.now_ms()
-        report = partial(self._report, run_id, trigger, started_ms)
-        work = self._compact(control)
-        try:
-            dry_run = asyncio.run_coroutine_threadsafe(work, self._loop).result()
-        except CancelledError as error:
-            raise LogClosed("the Raft node of the process has stopped") from error
-        except RunRefused:
-            raise
-        except LithifyError as error:
-            result: Result = "cancelled" if isinstance(error, RunCancelled) else "failed"
-            self.history.append(report(None, result, str(error)))
-            raise
-        if dry_run.declined is not None:
-            return report(dry_run, "nothing to do")
-        done = report(dry_run, "done")
-        self.history.append(done)
-        return done
-
-    def _report(
-        self,
-        run_id: str,
-        trigger: Trigger,
-        started_ms: int,
-        dry_run: HistoryDryRun | None,
-        result: Result,
-        error: str | None = None,
-    ) -> Report:
+    def _figures(self, dry_run: HistoryDryRun | None, *, is_done: bool) -> dict[str, Any]:
         plan = HistoryPlan(0, 0) if dry_run is None else dry_run.plan
-        is_done = result == "done"
         dropped = {
             Cause.SUPERSEDED: (plan.values, plan.value_bytes),
             Cause.TOMBSTONE: (plan.tombstones, 0),
         }
-        return Report(
-            run_id=run_id,
-            log=GROUP,
-            policy=POLICY,
-            trigger=trigger,
-            started_ms=started_ms,
-            finished_ms=self._clock.now_ms(),
-            horizon=plan.revision,
-            generation_before=plan.floor,
-            generation_after=plan.revision if is_done else plan.floor,
-            result=result,
-            error=error,
-            read_entries=plan.revisions,
-            dropped=dropped if is_done else {},
-            retired_bytes=plan.value_bytes if is_done else 0,
-            declined=None if dry_run is None else dry_run.declined,
-        )
+        return {
+            "horizon": plan.revision,
+            "generation_before": plan.floor,
+            "generation_after": plan.revision if is_done else plan.floor,
+            "read_entries": plan.revisions,
+            "dropped": dropped if is_done else {},
+            "retired_bytes": plan.value_bytes if is_done else 0,
+        }
 
     # --- in the loop of the Raft node -------------------------------------------------------
 
@@ -213,16 +120,14 @@ class HistoryCompaction:
         metastore = self._metastore
         named, since = await list_holds(metastore)
         holds = [each.hold if isinstance(each, NamedHold) else each for each in named]
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         others = (*metastore.pins.list(), *holds)
         horizon = history_horizon(metastore.state, now_ms, self.settings.retention_ms, others)
         return horizon, now_ms, since
 
     async def _compact(self, control: RunControl) -> HistoryDryRun:
         metastore = self._metastore
-        if not metastore.leading_term:
-            leader = metastore.group.leader or "no node"
-            raise RunRefused("leader", f"{leader} leads the metastore; run it there")
+        self._leading_term()
         for _ in range(TRIES_MAX):
             control("PLAN", 0, 0)
             dry_run = await self.plan()

@@ -1,3 +1,3 @@
-"""The catalog in a node: definitions as a view of a version, and what each version opens."""
+"""The catalog in a node: its definitions, what each version opens, and its compaction."""
 
 __all__: list[str] = []

@@ -20,6 +20,8 @@
     drop       {}                                answered when the group has ended, for good
     snapshot, members, overview   {}; an overview without a group is that of the node
     move       {"book": {"n2": "127.0.0.1:7009"}}    a member has another address
+    question   {"question": "times", "given": {}}    of the process of another node, to that of this
+               one; without a group (`raft/node/node_questions.py`)
     who        {"group": "default"}   without a group: name, cluster and identity of the node; also
                key and members of the group in the body, if the node has it
 
@@ -79,6 +81,7 @@ class ClientOperation(IntEnum):
     OVERVIEW = 9
     WATCH = 10
     DROP = 11
+    QUESTION = 12
     WHO = 20
     MOVE = 21
     BACKUP = 22

@@ -86,6 +86,9 @@ REPLIES_BYTES_MAX = 2**20
 """Replies to a run up to this size are sent as one message."""
 
 
+_OF_NODE = (ClientOperation.OVERVIEW, ClientOperation.WHO, ClientOperation.QUESTION)
+
+
 @dataclass(slots=True)
 class _Asked:
     """The requests of a client that are in flight."""
@@ -189,10 +192,8 @@ class ClientRequestHandler:
         group = self._node.groups.get(name)
         if operation == ClientOperation.CREATE:
             self._create(name, _parse(body), done)
-        elif operation == ClientOperation.OVERVIEW and not name:
-            done(_reply(self._node_overview()))
-        elif operation == ClientOperation.WHO and not name:
-            done(_reply(self._who() | self._place(_parse(body))))
+        elif operation in _OF_NODE and not name:
+            self._begin_of_node(operation, body, done)
         elif group is None:
             raise self._missing(name)
         elif group in self._creating and is_command:
@@ -210,6 +211,15 @@ class ClientRequestHandler:
             else:
                 self._administer(group, operation, _parse(body), done)
             self._node.mark(group)
+
+    def _begin_of_node(self, operation: int, body: bytes, done: requests.Done) -> None:
+        """A request without a group, about the node."""
+        if operation == ClientOperation.OVERVIEW:
+            done(_reply(self._node_overview()))
+        elif operation == ClientOperation.WHO:
+            done(_reply(self._who() | self._place(_parse(body))))
+        else:
+            self._node.questions.begin(_parse(body), done)
 
     def _check_drop(self, name: str) -> None:
         settings = self._node.settings

@@ -28,9 +28,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import InvalidInput, LithifyError, ProtocolError
+from lithify.errors import InvalidInput, LithifyError
 from lithify.logger import get_logger
-from lithify.raft.client.client import NodeConnection
 from lithify.raft.commands import CommandResult
 from lithify.raft.core import (
     ConfChange,
@@ -50,11 +49,10 @@ from lithify.raft.errors import (
     MemberAddressDiffers,
     MemberNotReached,
 )
-from lithify.raft.net.client_operations import ClientOperation, parse_address
-from lithify.raft.net.control_frames import WIRE_VERSION, Hello
-from lithify.raft.net.handshake import Greeting
+from lithify.raft.net.client_operations import ClientOperation
 from lithify.raft.net.peer_recognition import IdentityRefused
 from lithify.raft.node.group_origin import check_origin, origin
+from lithify.raft.node.node_questions import ask_once
 from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
@@ -238,19 +236,8 @@ class MemberChanges:
         """
         cluster = self._node.identity.cluster
         about = {} if group is None else {"group": group_of(group.name)}
-        hello = Hello(WIRE_VERSION, cluster, "", name, "{}")
-        transport = self._node.transport
-        connection = NodeConnection(parse_address(at), Greeting(hello, transport.secret))
-        try:
-            async with asyncio.timeout(LOOK_S):
-                await connection.open(transport.context)
-                answer = await connection.ask("", ClientOperation.WHO, json.dumps(about).encode())
-        except (OSError, TimeoutError, ProtocolError) as error:
-            raise MemberNotReached(name, at, str(error) or "no answer") from error
-        finally:
-            connection.channel.abort("only its identity was read")
-        if answer is None:
-            raise MemberNotReached(name, at, connection.channel.reason)
+        body = json.dumps(about).encode()
+        answer = await ask_once(self._node, name, at, ClientOperation.WHO, body, timeout_s=LOOK_S)
         seen = _read(answer.body)
         if seen.get("cluster", cluster) != cluster:
             raise MemberNotReached(name, at, f"that is a node of cluster {seen['cluster']}")

@@ -16,17 +16,15 @@
 
 A leader's message to an unknown group creates the group here, without members: the node was added
 to it, and the log has its members. A group that has ended, or from which this node was removed
-(`raft/group/removed_members.py`), is first removed from the list of groups; then its files are
-deleted.
+(`raft/group/removed_members.py`), leaves the list of groups first; then its files are deleted.
 
 Clients use the name of a group, nodes its key; its files have names of their own
-(`raft/storage/file_names.py`). A node has at most one group of a name.
+(`raft/storage/file_names.py`). A node has at most one group of a name. Other nodes must accept
+a new directory before it votes (`raft/net/peer_recognition.py`).
 
 An error in a thread of the disk, or in a group, stops the node: its state is not known to be right.
 A member that finds its own log wrong (`MemberStopped`) only stops itself, and is recorded as
 stopped until it is removed from its group; the other groups continue.
-
-Other nodes must accept a new directory before it votes (`raft/net/peer_recognition.py`).
 
 A node without an address is a cluster of one: it opens no port, and its groups have no other
 members. The only voter of a group leads it at once. If the groups do have other members, it only
@@ -67,6 +65,7 @@ from lithify.raft.node.group_listeners import GroupListeners
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.node.member_notices import MemberNotices
+from lithify.raft.node.node_questions import NodeQuestions
 from lithify.raft.node.process_requests import ProcessRequests
 from lithify.raft.node.work_rounds import WorkRounds
 from lithify.raft.repair.blocked_members import BlockedMembers
@@ -123,6 +122,7 @@ class RaftNode:
         self.groups: dict[str, Group[Any]] = {}
         self.listeners = GroupListeners(settings.node, self.groups)
         self.notices = MemberNotices(self)
+        self.questions = NodeQuestions(self)
         self.ailing: dict[str, BlockedMembers] = {}
         """By key: members that cannot start before they are repaired."""
         self._members: dict[str, Config] = {}
@@ -298,6 +298,7 @@ class RaftNode:
             stack.push_async_callback(self.transport.close)
             stack.callback(self.listeners.close)
             stack.push_async_callback(self.requests.close)
+            stack.push_async_callback(self.questions.close)
             self._campaign_alone()
             if not self.reads_only:
                 ticking = asyncio.create_task(self._tick())

@@ -1,0 +1,3 @@
+"""Tables over HTTP: their definitions, rows and transactions."""
+
+__all__: list[str] = []

@@ -1,0 +1,57 @@
+"""What the routes on tables share: the tables of the process, and parsed parameters.
+
+No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
+"""
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Depends
+
+from lithify.errors import InvalidInput
+from lithify.http.cluster.access import ClusterDep
+from lithify.http.cluster.catalog import parse_time
+from lithify.http.paths import decoded
+from lithify.hybrid_time import MAX_TIMESTAMP
+from lithify.raft.errors import MemberReadsOnly
+from lithify.tables.tables import Tables
+
+__all__ = ["TablePath", "TablesDep", "parse_at", "parse_object"]
+
+MS_MAX = 2**47
+
+
+async def _tables(cluster: ClusterDep) -> Tables:
+    if cluster.tables is None:
+        raise MemberReadsOnly(cluster.name, cluster.node.others)
+    return cluster.tables
+
+
+async def _table(table: str) -> str:
+    return decoded(table)
+
+
+TablesDep = Annotated[Tables, Depends(_tables)]
+TablePath = Annotated[str, Depends(_table)]
+
+
+def parse_object(what: str, text: str | bytes) -> dict[str, Any]:
+    """A JSON object, such as a row or a key."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{what} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{what} must be a JSON object")
+    return value
+
+
+def parse_at(text: str | None) -> int:
+    """A time to read at: ISO 8601, milliseconds, or the timestamp of an answer; 0 if none."""
+    if text is None:
+        return 0
+    if text.isdecimal() and int(text) > MS_MAX:
+        if int(text) > MAX_TIMESTAMP:
+            raise InvalidInput(f"time {text} is no timestamp")
+        return int(text)
+    return parse_time(text)

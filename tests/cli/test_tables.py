@@ -1,0 +1,122 @@
+"""`lithify tables`: on a data directory that no node serves, and at a node."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lithify.cli.main import app
+from lithify.exit_codes import CONFLICT, NOT_FOUND, USAGE
+from tests.cli.nodes import served
+from tests.patience import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typer.testing import Result
+
+
+class Tables:
+    """The tables of a directory or of a node."""
+
+    def __init__(self, where: tuple[str, str]) -> None:
+        self.where = where
+
+    def invoke(self, *words: str, stdin: str = "") -> Result:
+        return CliRunner().invoke(app, ["tables", *words, *self.where], input=stdin)
+
+    def run(self, *words: str, stdin: str = "") -> str:
+        done = self.invoke(*words, stdin=stdin)
+        assert done.exit_code == 0, (words, done.stderr)
+        return done.stdout
+
+    def read(self, *words: str, stdin: str = "") -> Any:
+        return json.loads(self.run(*words, "--json", stdin=stdin))
+
+    def refused(self, code: int, *words: str) -> str:
+        done = self.invoke(*words)
+        assert (done.exit_code, done.stdout) == (code, ""), (done.stdout, done.stderr)
+        return done.stderr
+
+    def lines(self, *words: str) -> list[Any]:
+        text = self.run("scan", "orders", *words, "--json")
+        return sorted((json.loads(line) for line in text.splitlines()), key=lambda row: row["id"])
+
+
+@pytest.fixture(params=["data", "node"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
+    data = tmp_path / "data"
+    with ExitStack() as stack:
+        where = ("--data", str(data))
+        if request.param == "node":
+            node = stack.enter_context(served(data, "--node", "n1"))
+            where = ("--url", node.http)
+        found = Tables(where)
+        columns = ("--column", "id:int32", "--column", "note:string?", "--key", "id")
+        assert found.run("create", "orders", *columns) == "table orders created\n"
+        yield found
+
+
+def test_a_table_is_created_listed_altered_and_dropped(tables: Tables) -> None:
+    assert [each["name"] for each in tables.read("list")] == ["orders"]
+    assert "orders" in tables.run("list")
+    tables.run("alter", "orders", "--add", "more:int8=3", "--drop", "note")
+    tables.run("alter", "orders", "--widen", "more:int32")
+    assert [each["type"] for each in tables.read("show", "orders")["columns"]] == ["int32"] * 2
+    assert "partitions" in tables.run("show", "orders")
+    tables.refused(CONFLICT, "create", "orders", "--column", "id:int8", "--key", "id")
+    tables.run("drop", "orders", "--yes")
+    tables.refused(NOT_FOUND, "show", "orders")
+
+
+def test_rows_are_put_read_scanned_and_deleted(tables: Tables) -> None:
+    assert tables.run("put", "orders", "id=1", "note=one") == "1 rows put\n"
+    lines = "".join(json.dumps({"id": number, "note": "x"}) + "\n" for number in range(2, 9))
+    assert tables.read("put", "orders", "--lines", "-", stdin=lines) == {"put": 7}
+    assert tables.run("get", "orders", "id=1") == "id=1\nnote=one\n"
+    assert tables.read("get", "orders", "id=1") == {"id": 1, "note": "one"}
+    assert [row["id"] for row in tables.lines()] == list(range(1, 9))
+    assert tables.lines("id=5") == [{"id": 5, "note": "x"}]
+    assert len(tables.lines("--limit", "3")) == 3
+    assert "one" in tables.run("scan", "orders")
+    tables.run("delete", "orders", "id=1")
+    tables.refused(NOT_FOUND, "get", "orders", "id=1")
+    tables.refused(USAGE, "put", "orders", "id=text")
+    tables.refused(USAGE, "put", "orders")
+
+
+def test_an_index_is_built_used_and_dropped(tables: Tables) -> None:
+    tables.run("put", "orders", "id=1", "note=one")
+    tables.run("index", "create", "orders", "by_note", "--column", "note")
+
+    def is_available() -> bool:
+        return [each["status"] for each in tables.read("show", "orders")["indexes"]] == [
+            "available"
+        ]
+
+    wait_until(is_available)
+    assert tables.lines("note=one", "--index", "by_note") == [{"id": 1, "note": "one"}]
+    tables.run("index", "drop", "orders", "by_note")
+    tables.refused(NOT_FOUND, "scan", "orders", "note=one", "--index", "by_note")
+
+
+def test_a_transaction_at_a_node_ends_with_a_commit_or_without(tmp_path: Path) -> None:
+    with served(tmp_path / "data", "--node", "n1") as node:
+        tables = Tables(("--url", node.http))
+        tables.run("create", "orders", "--column", "id:int32", "--key", "id")
+        first = tables.run("tx", "begin").strip()
+        tables.run("put", "orders", "id=1", "--tx", first)
+        tables.refused(NOT_FOUND, "get", "orders", "id=1")
+        assert tables.run("tx", "commit", first) == "committed\n"
+        reading = tables.read("tx", "begin", "--read-only")["id"]
+        assert tables.lines("--tx", reading) == [{"id": 1}]
+        second = tables.read("tx", "begin")["id"]
+        tables.run("delete", "orders", "id=1", "--tx", second)
+        assert tables.run("tx", "rollback", second) == "rolled back\n"
+        assert tables.read("get", "orders", "id=1") == {"id": 1}
+        tables.refused(NOT_FOUND, "tx", "commit", second)
