@@ -25,9 +25,9 @@ from bench import etcd
 from bench.harness import Case
 from bench.raft_client import connect, free_port, propose_many
 from lithify.metastore.client import MetastoreClient
-from lithify.metastore.format import encode_transaction
+from lithify.metastore.command_format import encode_transaction
 from lithify.metastore.local_metastore import GROUP
-from lithify.metastore.reply_format import REPLY
+from lithify.metastore.query_format import REPLY
 from lithify.metastore.transaction import Compare, Condition, Put, Transaction
 from lithify.raft.client.client import RaftClient
 from lithify.raft.net.client_operations import Address, ClientOperation

@@ -128,9 +128,14 @@ class Members:
     """See the module."""
 
     def __init__(
-        self, *names: str, joining: Iterable[str] = (), machine: Callable[[], Any] = KvMachine
+        self,
+        *names: str,
+        joining: Iterable[str] = (),
+        machine: Callable[[], Any] = KvMachine,
+        snapshot_entries: int = 10_000,
     ) -> None:
         self.clock = ManualClock()
+        self.snapshot_entries = snapshot_entries
         self.lose: Callable[[RaftMessage], bool] = lambda _: False
         self.told: list[RaftMessage] = []
         self.network: list[RaftMessage] = []
@@ -143,7 +148,7 @@ class Members:
     def settings(self, config: Config) -> GroupSettings:
         return GroupSettings(
             config,
-            snapshot_entries=10_000,
+            snapshot_entries=self.snapshot_entries,
             sending=SendingSettings(250, resend_ticks=2, tries_max=3, backoff_ticks=4),
             receive_silence_ticks=8,
             compaction=GroupCompactionSettings(after_drops=None),

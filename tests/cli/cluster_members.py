@@ -106,10 +106,10 @@ class Member:
         assert code == 0, (words, err)
         return out
 
-    def try_run(self, *words: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        """(exit code, stdout, stderr) of a command that is sent to this node."""
+    def try_run(self, *words: str, stdin: bytes = b"", at_url: bool = True) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr) of a command that is sent to this node, or as it is."""
         done = subprocess.run(
-            [COMMAND, *words, "--url", self.url],
+            [COMMAND, *words, *(("--url", self.url) if at_url else ())],
             capture_output=True,
             input=stdin,
             timeout=PROCESS_S_MAX,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import random
 import subprocess
-import threading
 import time
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING
 
 import httpx
 
+from tests.cli.client_threads import ClientThreads
 from tests.cli.definition_record import Outcome, Record, added, changed, removed
 from tests.cli.nodes import COMMAND
 from tests.patience import PROCESS_S_MAX
@@ -42,39 +43,21 @@ def of_topic(namespace: str, topic: str) -> str:
     return f"persistent://{namespace}/{topic}"
 
 
-class DefinitionClients:
+class DefinitionClients(ClientThreads):
     """Threads, each with a client of its own; started by `with`."""
 
     def __init__(self, nodes: list[Member], record: Record, seed: int, count: int) -> None:
         self._nodes = nodes
         self._record = record
         self._numbers = itertools.count(RETENTION_MS // MS_PER_MINUTE)
-        self._ended = threading.Event()
-        self.errors: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(random.Random(seed + number),))
-            for number in range(count)
-        ]
+        seeds = range(seed, seed + count)
+        super().__init__(partial(self._change, random.Random(each)) for each in seeds)
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, rng: random.Random) -> None:
-        try:
-            with httpx.Client(timeout=PROCESS_S_MAX, follow_redirects=True) as http:
-                client = Client(http, self._record, rng, lambda: next(self._numbers))
-                while not self._ended.is_set():
-                    client.change(rng.choice(self._nodes))
-        except BaseException as error:
-            self.errors.append(error)
-            raise
+    def _change(self, rng: random.Random) -> None:
+        with httpx.Client(timeout=PROCESS_S_MAX, follow_redirects=True) as http:
+            client = Client(http, self._record, rng, lambda: next(self._numbers))
+            while not self.ended.is_set():
+                client.change(rng.choice(self._nodes))
 
 
 class Client:

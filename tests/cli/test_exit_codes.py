@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import pty
 import re
 import signal
@@ -17,7 +19,10 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+import lithify
+from lithify.cli.client.errors import Refused
 from lithify.cli.main import app
+from lithify.errors import LithifyError
 from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 from tests.cli.nodes import COMMAND, served_here
 from tests.patience import PROCESS_S_MAX, at_most
@@ -63,6 +68,21 @@ def test_an_error_has_the_same_exit_code_in_the_process_and_at_a_node(
         return
     with served_here(Path(data)) as url:
         assert run(*arguments, "--url", url)[0] == code
+
+
+def test_an_error_of_a_node_that_needs_others_has_the_code_of_that_error() -> None:
+    for module in pkgutil.walk_packages(lithify.__path__, "lithify."):
+        if module.name.startswith(("lithify.raft", "lithify.metastore", "lithify.catalog")):
+            importlib.import_module(module.name)
+    kinds = [LithifyError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    needing = {kind.__name__ for kind in kinds if kind.exit_code == UNREACHABLE}
+    needing -= {"NodeNotReached"}
+    assert "MetastoreUnavailable" in needing
+    for name in sorted(needing):
+        assert Refused("why", 503, name).exit_code == UNREACHABLE, name
+    assert Refused("why", 503, "LogClosed").exit_code == FAILED
 
 
 def test_the_page_has_every_exit_code() -> None:

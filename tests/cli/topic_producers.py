@@ -7,14 +7,15 @@ topic of the same name before it has taken its messages with it. So it is with b
 from __future__ import annotations
 
 import random
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING
 
 import httpx
 import pulsar
 
+from tests.cli.client_threads import ClientThreads
 from tests.cli.definition_clients import NAMESPACES, STORES, TOPICS, of_topic
 from tests.cli.definition_record import now_ms
 from tests.patience import PROCESS_S_MAX
@@ -40,37 +41,20 @@ class Acknowledged:
     blob: str = ""
 
 
-class Producers:
+class Producers(ClientThreads):
     """Threads that produce to topics and put into stores at all nodes; started by `with`."""
 
     def __init__(self, nodes: list[Member], urls: str, seed: int) -> None:
         self._nodes = nodes
         self._urls = urls
         self._random = random.Random(seed)
-        self._ended = threading.Event()
-        self.errors: list[BaseException] = []
         self.messages: list[Acknowledged] = []
         self.blobs: list[Acknowledged] = []
-        works = (self._produce, self._put)
-        self._threads = [threading.Thread(target=self._run, args=(work,)) for work in works]
+        super().__init__([partial(self._repeat, work) for work in (self._produce, self._put)])
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            while not self._ended.is_set():
-                work()
-        except BaseException as error:
-            self.errors.append(error)
-            raise
+    def _repeat(self, work: Callable[[], None]) -> None:
+        while not self.ended.is_set():
+            work()
 
     def _produce(self) -> None:
         client = client_of(self._urls)
@@ -79,7 +63,7 @@ class Producers:
                 name = of_topic(self._random.choice(NAMESPACES), self._random.choice(TOPICS))
                 with suppress(pulsar.PulsarException):
                     self._send(client, name)
-                if self._ended.is_set():
+                if self.ended.is_set():
                     return
         finally:
             client.close()
@@ -106,7 +90,7 @@ class Producers:
             answer = None
         if answer is not None and answer.is_success:
             self.blobs.append(Acknowledged(store, payload, sent_ms, answer.json()["id"]))
-        self._ended.wait(0.05)
+        self.ended.wait(0.05)
 
 
 def client_of(urls: str) -> pulsar.Client:

@@ -23,11 +23,11 @@ from lithify.fs import MemoryFileSystem, read_file, write_atomic
 from lithify.fs.checked_lines import encode_line
 from lithify.log.directory_marks import Deletion, log_id_in, write_deletion
 from lithify.log.object_file import read_object
-from lithify.node import import_definitions as module
 from lithify.node.backup.backup import run_backup
 from lithify.node.backup.restore import run_restore
-from lithify.node.catalog_definitions import CatalogDefinitions
-from lithify.node.import_definitions import IMPORTED, import_definitions
+from lithify.node.catalog import import_definitions as module
+from lithify.node.catalog.definitions import CatalogDefinitions
+from lithify.node.catalog.import_definitions import IMPORTED, import_definitions
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition

@@ -17,9 +17,9 @@ from lithify.catalog.manager.errors import CatalogBusy
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file
 from lithify.log.object_file import read_object
-from lithify.node import import_definitions as module
-from lithify.node.catalog_definitions import CatalogDefinitions, DefinitionsUnknown
-from lithify.node.import_definitions import IMPORTED, import_definitions
+from lithify.node.catalog import import_definitions as module
+from lithify.node.catalog.definitions import CatalogDefinitions, DefinitionsUnknown
+from lithify.node.catalog.import_definitions import IMPORTED, import_definitions
 from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition, TopicDefinition
 from lithify.topics.definitions.definitions_file import write_definitions
 from lithify.topics.definitions.topic_names import Namespace, TopicName

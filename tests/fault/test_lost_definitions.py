@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,13 +21,14 @@ from lithify.errors import LithifyError
 from lithify.fs import LocalFileSystem
 from lithify.fs.checked_lines import encode_line
 from lithify.log.object_file import ObjectIdentity, write_object
+from lithify.node.node import Node
+from lithify.node.settings import NodeSettings
+from lithify.raft.node.lost_node_file import NodeFileLost
 from lithify.topics.definitions.definitions_file import read_definitions, write_definitions
 from tests.old_directory import BLOBS, MESSAGES, data_files, extract, messages_of, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from lithify.node.node import Node
 
 AGAIN = "persistent://public/default/again"
 YOUNG = "persistent://public/default/young"
@@ -230,18 +230,20 @@ def test_raft_files_that_are_cut_or_damaged_delete_nothing(
     assert outcome == "refused" or is_torn
 
 
-def test_without_its_identity_a_node_owns_nothing_and_deletes_nothing(
+def test_a_node_without_its_identity_is_refused_until_its_name_is_given(
     lived: Path, tmp_path: Path
 ) -> None:
     data = copied(lived, tmp_path)
-    node = (data / "raft/NODE").read_bytes()
+    path = data / "raft/NODE"
+    name = json.loads(path.read_text().partition(" ")[2])["node"]
     before = data_files(data)
-    (data / "raft/NODE").unlink()
+    path.unlink()
     for _ in range(2):
-        with suppress(LithifyError), lithify.open(str(data)) as opened:
-            assert all_served(opened) == (set(), set())
+        with pytest.raises(NodeFileLost, match=rf"of {name}, not of node-.* with --node"):
+            lithify.open(str(data))
         assert kept(data, before) == before
-    (data / "raft/NODE").write_bytes(node)
+        assert not path.exists()
+    Node(NodeSettings(str(data), node=name)).close()
     assert check(data) == "served"
 
 

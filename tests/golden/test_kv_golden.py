@@ -12,6 +12,7 @@ from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome, KvRow, Reply, WatchEvent
 from lithify.raft.kv.machine import KvMachine
 from lithify.raft.machine import Meta
+from tests.golden.named_bytes import named_bytes
 
 if TYPE_CHECKING:
     from lithify.raft.kv.state import KvState
@@ -65,17 +66,12 @@ def written() -> str:
     return "".join(f"{name} {data.hex()}\n" for name, data in lines.items())
 
 
-def golden() -> dict[str, bytes]:
-    lines = (line.split() for line in GOLDEN.read_text().splitlines())
-    return {name: bytes.fromhex(data) for name, data in lines}
-
-
 def test_version_1_is_still_written() -> None:
     assert written() == GOLDEN.read_text()
 
 
 def test_commands_of_version_1_are_still_understood() -> None:
-    found = golden()
+    found = named_bytes(GOLDEN)
     for name in ("put", "cas-absent", "cas-revision", "cas-value", "rewrite"):
         assert kv.parse_key(found[name])[1] == b"key"
         assert kv.value_at(found[name]) == b"value"
@@ -84,7 +80,7 @@ def test_commands_of_version_1_are_still_understood() -> None:
 
 
 def test_a_state_of_version_1_is_still_read() -> None:
-    found = golden()
+    found = named_bytes(GOLDEN)
     machine, expected = KvMachine(), state()
     loaded = machine.load([found["piece-0"], found["piece-1"]])
     assert dict(loaded.rows.items()) == dict(expected.rows.items())

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lithify.metastore import format as kv
-from lithify.metastore import reply_format as replies
+from lithify.metastore import command_format as kv
+from lithify.metastore import query_format as replies
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.metastore import KeyValue, Lease
 from lithify.metastore.purge import Superfluous
@@ -22,6 +22,7 @@ from lithify.metastore.transaction import (
     Transaction,
 )
 from lithify.raft.machine import Meta
+from tests.golden.named_bytes import named_bytes
 
 if TYPE_CHECKING:
     from lithify.metastore.state import MetastoreState
@@ -110,17 +111,12 @@ def written() -> str:
     return "".join(f"{name} {data.hex()}\n" for name, data in lines.items())
 
 
-def golden() -> dict[str, bytes]:
-    lines = (line.split() for line in GOLDEN.read_text().splitlines())
-    return {name: bytes.fromhex(data) for name, data in lines}
-
-
 def test_version_1_is_still_written() -> None:
     assert written() == GOLDEN.read_text()
 
 
 def test_commands_of_version_1_are_still_understood() -> None:
-    found = golden()
+    found = named_bytes(GOLDEN)
     compares, then, otherwise = kv.parse_transaction(found["transaction"])
     assert [key for _, key, _ in compares] == [b"a", b"b", b"c", b"d", b"e"]
     assert [operand for _, _, operand in compares][2:4] == [258, 259]
@@ -137,7 +133,7 @@ def test_commands_of_version_1_are_still_understood() -> None:
 
 def test_a_state_of_version_1_is_still_read() -> None:
     machine, expected = MetastoreMachine(), state()
-    pieces = [data for name, data in golden().items() if name.startswith("piece-")]
+    pieces = [data for name, data in named_bytes(GOLDEN).items() if name.startswith("piece-")]
     loaded = machine.load(pieces)
     assert loaded.keys.rows == expected.keys.rows
     assert loaded.leases == expected.leases

@@ -10,8 +10,8 @@ import pytest
 
 from lithify.clock import ManualClock, SystemClock
 from lithify.errors import RunCancelled
-from lithify.metastore.compaction.history_compaction import HistorySettings
 from lithify.metastore.compaction.holds import NamedHold, place_hold, release_hold
+from lithify.metastore.compaction.settings import HistorySettings
 from lithify.metastore.transaction import Put, Transaction
 from tests.http.cluster_node import ClusterNode
 from tests.http.node import HttpNode
@@ -68,6 +68,14 @@ def test_only_a_node_that_answers_is_added(tmp_path: Path) -> None:
         kind, why = node.refused(404, "POST", "/cluster/leave", json={"name": "n2"})
         assert (kind, why) == ("MemberAbsent", "node n2 is not a member of the cluster: n1")
         assert [row["name"] for row in node.call("GET", "/cluster")["nodes"]] == ["n1"]
+
+
+def test_leadership_is_not_transferred_to_a_node_that_is_no_member(node: ClusterNode) -> None:
+    transfer = "/cluster/raft/metastore/transfer?to"
+    kind, why = node.refused(404, "POST", f"{transfer}=n2")
+    assert (kind, why) == ("MemberAbsent", "node n2 is not a member of the cluster: n1")
+    node.refused(400, "POST", f"{transfer}=n 2")
+    assert node.call("POST", f"{transfer}=n1")["leader"] == "n1"
 
 
 def test_the_groups_of_the_node_are_shown(node: ClusterNode) -> None:

@@ -26,8 +26,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from lithify.metastore import format as commands
-from lithify.metastore import maintenance, queries, reply_format
+from lithify.metastore import command_format as commands
+from lithify.metastore import maintenance, queries, query_format
 from lithify.metastore.errors import MetastoreUnavailable, RevisionCompacted, RevisionNotReached
 from lithify.metastore.local_metastore import GROUP
 from lithify.metastore.metastore import Change
@@ -93,8 +93,8 @@ class MetastoreWorld(World):
         assert self.replies.setdefault(index, reply) == reply, f"two answers at {index}"
         if not is_first:
             return
-        parsed = reply_format.parse_reply(reply)
-        if parsed.flags & reply_format.CHANGED:
+        parsed = query_format.parse_reply(reply)
+        if parsed.flags & query_format.CHANGED:
             assert index > (self.revisions or [0])[-1]
             self.revisions.append(index)
         if lease := lease_told(command, reply):
@@ -102,7 +102,7 @@ class MetastoreWorld(World):
         kind = command[0]
         if kind == commands.CommandKind.COMPACT:
             self.floor = max(self.floor, parsed.number)
-        if kind == commands.CommandKind.EXPIRE and parsed.flags & reply_format.HELD:
+        if kind == commands.CommandKind.EXPIRE and parsed.flags & query_format.HELD:
             self.check_expired(commands.parse_numbers(commands.EXPIRE, command)[0])
 
     def check_expired(self, lease: int) -> None:
@@ -113,11 +113,13 @@ class MetastoreWorld(World):
             believes = life.held.id == lease and life.held.is_held
             assert not believes, f"{life.member.name} believes in {lease}"
 
-    def check_live(self, group: Group[Any]) -> None:
+    def check_live(self, member: Member, name: str) -> None:
         """Every value that can be read is in an entry that is there."""
-        state: MetastoreState = group.state
+        state: MetastoreState = member.groups[name].state
         live = list(state.live.live_set())
-        stored = {each.index: each.payload[8:] for each in group._own.log.read(live)}
+        stored = {
+            each.index: each.payload[8:] for each in member.storage.groups[name].log.read(live)
+        }
         columns = state.revisions
         for row in range(len(columns)):
             for key, kept in state.visible_values(row).items():
@@ -374,7 +376,7 @@ def small_limits() -> ExitStack:
     """Pages and batches so small that stories have many of them."""
     stack = ExitStack()
     stack.enter_context(patch.object(queries, "EXAMINED_MAX", 4))
-    stack.enter_context(patch.object(reply_format, "PAGE_ROWS_MAX", 3))
+    stack.enter_context(patch.object(query_format, "PAGE_ROWS_MAX", 3))
     stack.enter_context(patch.object(maintenance, "PURGE_CHANGES", 3))
     stack.enter_context(patch.object(maintenance, "REMOVED_MIN", 5))
     return stack

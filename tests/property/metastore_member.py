@@ -12,9 +12,9 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.metastore import reply_format as replies
+from lithify.metastore import query_format as replies
+from lithify.metastore.command_format import CommandKind
 from lithify.metastore.errors import LeaseNotFound, MetastoreUnavailable, RevisionCompacted
-from lithify.metastore.format import CommandKind
 from lithify.metastore.held_lease import HeldLease
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine

@@ -149,8 +149,8 @@ class World:
         machine = self.machine_of(group)
         return machine.live_indexes(machine.load(pieces))
 
-    def check_live(self, group: Group[Any]) -> None:
-        check_live(group)
+    def check_live(self, member: Member, name: str) -> None:
+        check_live(member, name)
 
     def last_command(self) -> bytes:
         return kv.put(b"end", b"%d" % self.now)
@@ -475,7 +475,7 @@ class World:
             return False
         for group in groups:
             assert self.contents(group) == self.contents(leader), "two states"
-            self.check_live(group)
+            self.check_live(self.members[group.node], name)
         return True
 
 

@@ -36,8 +36,8 @@ class Damaged(World):
 
     def is_trusted(self) -> bool:
         """Have all members, also those that do not run, all that they acknowledged?"""
-        running = (group for each in self.members.values() for group in each.groups.values())
-        return not self.dead and all(group._own.doubt_term is None for group in running)
+        stored = (own for each in self.members.values() for own in each.storage.groups.values())
+        return not self.dead and all(own.doubt_term is None for own in stored)
 
     def damage(self) -> None:
         member = self.one()
@@ -91,8 +91,8 @@ class Damaged(World):
     def tick(self) -> None:
         super().tick()
         for member in self.members.values():
-            for group in member.groups.values():
-                if group._own.doubt_term is not None:
+            for name, group in member.groups.items():
+                if member.storage.groups[name].doubt_term is not None:
                     self.counts["doubts"] += 1
                     assert not group.leading_term, "it may lack what was acknowledged"
 

@@ -80,7 +80,7 @@ class Member:
                 own.hard_state = HardState(left.term + 1, name)
             machine = world.machine_of(group)
             self.groups[group] = Group(self.storage, group, name, machine, settings, rng.randrange)
-            world.check_live(self.groups[group])
+            world.check_live(self, group)
 
     def remove(self, files: Callable[[], None]) -> None:
         # What the disk refuses to remove is found by the next start.
@@ -155,12 +155,12 @@ class Member:
         return self.groups[name].leading_term > 0
 
 
-def check_live(group: Group[KvState]) -> None:
+def check_live(member: Member, name: str) -> None:
     """Every row of the state leads to an entry with its value."""
-    state = group._at.state
+    state: KvState = member.groups[name].state
     places = {ROW.unpack(row)[0]: (key, row) for key, row in state.rows.items()}
     assert frozenset(state.live.live_set()) == frozenset(places)
-    for entry in group._own.log.read(sorted(places)):
+    for entry in member.storage.groups[name].log.read(sorted(places)):
         key, row = places[entry.index]
         command = entry.payload[8:]
         assert kv.parse_key(command)[1] == key

@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lithify.metastore import format as commands
-from lithify.metastore import reply_format as replies
+from lithify.metastore import command_format as commands
+from lithify.metastore import query_format as replies
 from lithify.metastore import revisions as revision_columns
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.metastore import Change, KeyValue, Revision
-from lithify.metastore.reply_format import MetastoreOutcome, MetastoreReply
+from lithify.metastore.query_format import MetastoreOutcome, MetastoreReply
 from lithify.metastore.transaction import (
     Compare,
     Condition,

@@ -19,7 +19,7 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, write_atomic
 from lithify.log.directory_marks import log_id_in
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
 from lithify.settings import LogSettings
 from lithify.testing.memory_metastore import MemoryMetastoreCluster
 from lithify.topics.definitions.definitions import TopicDefinition

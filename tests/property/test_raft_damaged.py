@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lithify.raft.group.possible_loss import PossibleLoss
 from lithify.raft.storage.manifest import RaftManifest
 from tests.property.raft_damaged import simulate
+
+if TYPE_CHECKING:
+    from lithify.raft.storage.storage import GroupStorage, RaftStorage
 
 
 def one_of(*seeds: int) -> None:
@@ -40,9 +43,11 @@ def test_a_member_that_votes_in_doubt_loses_what_was_acknowledged(
 ) -> None:
     begin = PossibleLoss.__init__
 
-    def begin_and_vote(loss: PossibleLoss, *given: Any) -> None:
-        begin(loss, *given)
-        loss._own.doubt_term = None
+    def begin_and_vote(
+        loss: PossibleLoss, storage: RaftStorage, own: GroupStorage, node: str
+    ) -> None:
+        begin(loss, storage, own, node)
+        own.doubt_term = None
 
     monkeypatch.setattr(PossibleLoss, "__init__", begin_and_vote)
     with pytest.raises(AssertionError, match="two histories"):

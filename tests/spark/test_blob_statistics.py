@@ -49,7 +49,7 @@ def test_by_jobs_and_by_sql(store: BlobStore, spark: SparkSession) -> None:
     assert len(here.segments) > 5
     assert here == store.statistics(SparkJobs(spark, small_weight=0), buckets=12)
 
-    clock = ManualClock(store._clock.now_ms())
+    clock = ManualClock(here.as_of_ms)
     frame = statistics_frame(
         spark, store.directory, deleted_retention_ms=RETENTION_MS, buckets=12, clock=clock
     )

@@ -7,7 +7,7 @@
 3. `apply_settings` gives open stores the settings of their definitions.
 
 A directory is deleted only if it says that it is of exactly the object of a removal. Part of
-`stores.py`; `node/catalog/catalog_watch.py` calls it.
+`stores.py`; `node/catalog/reconciler.py` calls it.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lithify.catalog.commands.batch import NewIds
-from lithify.catalog.definition_entries import apply_entry, drop_entry
 from lithify.catalog.errors import InvalidDefinitionsText
+from lithify.catalog.toml_entries import apply_entry, drop_entry
 from lithify.errors import InvalidInput
 from lithify.exit_codes import USAGE
 
@@ -142,10 +142,12 @@ def _entries(text: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else 0
-        raise InvalidDefinitionsText("the text", line, f"is no TOML: {error}", USAGE) from error
+        raise InvalidDefinitionsText("the text", line, f"is not TOML: {error}", USAGE) from error
     except ValueError as error:
         # An integer of thousands of digits.
-        raise InvalidDefinitionsText("the text", 0, f"has a bad value: {error}", USAGE) from error
+        raise InvalidDefinitionsText(
+            "the text", 0, f"has an invalid value: {error}", USAGE
+        ) from error
     except RecursionError as error:
         cause = "is nested too deeply"
         raise InvalidDefinitionsText("the text", 0, cause, USAGE) from error

@@ -175,7 +175,7 @@ def decode_update(data: bytes, source: str = "catalog update") -> CatalogUpdate:
         changes = tuple(map(_change, row["changes"]))
         return CatalogUpdate(row["version"], row["delay_ms"], changes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DamagedFile(source, 0, f"is no update of the catalog: {error!r}") from error
+        raise DamagedFile(source, 0, f"is not an update of the catalog: {error!r}") from error
 
 
 def _change_row(change: CatalogChange) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class SnapshotDecoder:
                 self._builder.put(_decode_object(row.pop("kind"), row))
                 self._objects += 1
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-            raise DamagedFile(self._source, 0, f"has a wrong line: {error!r}") from error
+            raise DamagedFile(self._source, 0, f"has an invalid line: {error!r}") from error
 
     def finish(self) -> Catalog:
         """The catalog, after the last chunk."""

@@ -51,7 +51,9 @@ def serve(
     ] = None,
     cluster_port: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Port for the other nodes; default: none, a node alone."),
+        typer.Option(
+            metavar="N", help="Port for other nodes; default: none, a cluster of one node."
+        ),
     ] = None,
     peer: Annotated[
         list[str] | None,

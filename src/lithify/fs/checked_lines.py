@@ -14,16 +14,21 @@ reads ignore it, and the next append truncates it. Any other mismatch raises `Da
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lithify.checksum import crc32c
-from lithify.errors import DamagedFile, WriteFailed
+from lithify.errors import DamagedFile, LithifyError, WriteFailed
 from lithify.fs import read_file, write_atomic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.fs import FileSystem
 
-__all__ = ["append_line", "encode_line", "parse_lines", "read_lines"]
+__all__ = ["append_line", "encode_line", "parse_lines", "read_lines", "read_value"]
+
+T = TypeVar("T")
 
 _CRC_DIGITS = 8
 
@@ -54,6 +59,23 @@ def parse_lines(data: bytes, path: str) -> tuple[list[tuple[int, bytes]], int]:
 def read_lines(fs: FileSystem, path: str) -> tuple[list[tuple[int, bytes]], int]:
     """Read a file and parse it with `parse_lines`."""
     return parse_lines(read_file(fs, path), path)
+
+
+def read_value(
+    fs: FileSystem, path: str, version: int, make: Callable[[dict[str, Any]], T]
+) -> T | None:
+    """Make a value of the only line of a file.
+
+    None if the file is missing, unreadable or damaged, or has another version.
+    """
+    if not fs.exists(path):
+        return None
+    try:
+        lines, _ = read_lines(fs, path)
+        row = json.loads(lines[0][1])
+        return make(row) if row["version"] == version else None
+    except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
 
 
 def append_line(fs: FileSystem, path: str, line: bytes, durable: int | None = None) -> int:

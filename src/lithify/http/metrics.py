@@ -1,7 +1,7 @@
 """Metrics in the Prometheus text format, with Pulsar's names, so that its dashboards work.
 
-The metrics of blobs and of the cluster, which Pulsar does not have, are in `blobs/meters.py` and
-`cluster/meters.py`.
+The metrics of blobs and of the cluster, which Pulsar does not have, are in `blobs/metrics.py` and
+`cluster/metrics.py`.
 
 Each request collects the metrics of the open topics. A closed topic is counted, but not opened.
 """
@@ -19,10 +19,10 @@ from prometheus_client.registry import Collector
 
 from lithify.blobs.store import BlobStore
 from lithify.errors import LogClosed
-from lithify.http.blobs.meters import blob_metrics
+from lithify.http.blobs.metrics import blob_metrics
 from lithify.http.blobs.stores_and_blobs import BlobService
 from lithify.http.cluster.access import ClusterAccess, in_cluster
-from lithify.http.cluster.meters import cluster_metrics, read_meters
+from lithify.http.cluster.metrics import cluster_metrics, read_meters
 from lithify.http.long_responses import InPieces, in_turns
 from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker

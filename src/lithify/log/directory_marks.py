@@ -32,10 +32,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import LithifyError, WriteFailed
+from lithify.errors import LithifyError, ReadFailed, WriteFailed
 from lithify.fs import write_atomic
 from lithify.fs.atomic import TEMPORARY_SUFFIX
-from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.fs.checked_lines import encode_line, read_lines, read_value
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.file_names import CREATING, DELETED, LOCK, OBJECT
 from lithify.log.manifest import read_manifest
@@ -90,6 +90,14 @@ class Deletion:
         # The file `OBJECT` of a sibling is removed last. Here the mark is.
         return is_same_log or not (place or log_id)
 
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Deletion:
+        """Decode the value in the file."""
+        of = None
+        if "created_ms" in row:
+            of = ObjectIdentity(row["id"], row["name"], row["created_ms"])
+        return cls(row["name"], row["time_ms"], dict(row["logs"]), of)
+
     def to_json(self) -> str:
         """Encode for the file."""
         row: dict[str, Any] = {"name": self.name, "logs": self.logs, "time_ms": self.time_ms}
@@ -113,20 +121,7 @@ def write_deletion(fs: FileSystem, directory: str, deletion: Deletion) -> None:
 
 def read_deletion(fs: FileSystem, directory: str) -> Deletion | None:
     """The mark of a directory; None if it is missing or damaged."""
-    path = f"{directory}/{DELETED}"
-    if not fs.exists(path):
-        return None
-    try:
-        lines, _ = read_lines(fs, path)
-        row = json.loads(lines[0][1])
-        if row["version"] != _VERSION:
-            return None
-        of = None
-        if "created_ms" in row:
-            of = ObjectIdentity(row["id"], row["name"], row["created_ms"])
-        return Deletion(row["name"], row["time_ms"], dict(row["logs"]), of)
-    except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
-        return None
+    return read_value(fs, f"{directory}/{DELETED}", _VERSION, Deletion.of_row)
 
 
 def begin_creation(fs: FileSystem, directory: str, *, restores: bool = False) -> None:
@@ -148,11 +143,18 @@ def is_creating(fs: FileSystem, directory: str) -> bool:
 
 
 def is_restoring(fs: FileSystem, directory: str) -> bool:
-    """Is a directory marked as unfinished whose definition is older than the mark?"""
+    """Is a directory marked as unfinished whose definition is older than the mark?
+
+    Raises `ReadFailed` if the file system does not return the mark.
+    """
+    path = f"{directory}/{CREATING}"
     try:
-        lines, _ = read_lines(fs, f"{directory}/{CREATING}")
+        lines, _ = read_lines(fs, path)
         return bool(json.loads(lines[0][1]).get("restores"))
-    except (LithifyError, OSError, ValueError, IndexError):
+    except OSError as error:
+        # Neither answer is safe: one would serve half of a topic, the other delete a whole one.
+        raise ReadFailed(path, 0, error) from error
+    except (LithifyError, ValueError, IndexError):
         return False
 
 

@@ -20,10 +20,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.errors import InvalidInput, LithifyError, UnclaimedDirectory, WriteFailed
+from lithify.errors import InvalidInput, UnclaimedDirectory, WriteFailed
 from lithify.exit_codes import CONFLICT
-from lithify.fs import write_atomic
-from lithify.fs.checked_lines import encode_line, read_lines
+from lithify.fs import read_file, write_atomic
+from lithify.fs.checked_lines import encode_line, read_value
 from lithify.log.file_names import OBJECT
 
 if TYPE_CHECKING:
@@ -75,11 +75,15 @@ def check_object(
     """Raise `WrongObject` or `UnclaimedDirectory` unless the directory is of this object.
 
     A new one, which has no data yet, is of it from then on. `adopt` is the command for another.
+    Raises `OSError` if the file system refuses to read `OBJECT`.
     """
     if wanted is None:
         return
     found = read_object(fs, directory)
     if found is None and not is_new:
+        path = f"{directory}/{OBJECT}"
+        if fs.exists(path):
+            read_file(fs, path)  # Raises what keeps the file from being read, if that is it.
         why = f"is not named by a readable file {OBJECT}"
         raise UnclaimedDirectory(what, directory, adopt, why)
     if found is None:
@@ -96,17 +100,12 @@ def is_of(fs: FileSystem, directory: str, wanted: ObjectIdentity | None, *, is_n
 
 def read_object(fs: FileSystem, directory: str) -> ObjectIdentity | None:
     """The object of a directory; None if it does not say."""
-    path = f"{directory}/{OBJECT}"
-    if not fs.exists(path):
-        return None
-    try:
-        lines, _ = read_lines(fs, path)
-        row = json.loads(lines[0][1])
-        if row["version"] != _VERSION:
-            return None
-        return ObjectIdentity(row["id"], row["name"], row["created_ms"])
-    except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
-        return None
+    return read_value(
+        fs,
+        f"{directory}/{OBJECT}",
+        _VERSION,
+        lambda row: ObjectIdentity(row["id"], row["name"], row["created_ms"]),
+    )
 
 
 def write_object(fs: FileSystem, directory: str, identity: ObjectIdentity) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lithify.metastore.format import encode_expire
+from lithify.metastore.command_format import encode_expire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 from lithify.compaction.planning.horizon import Holds
 from lithify.errors import InvalidInput
 from lithify.hybrid_time import milliseconds
-from lithify.metastore import format as commands
-from lithify.metastore import reply_format as replies
+from lithify.metastore import command_format as commands
+from lithify.metastore import query_format as replies
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.purge import Purged, purge_state
 from lithify.metastore.requests import MetastoreRequests
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from lithify.clock import Clock
     from lithify.metastore.metastore import Revision
-    from lithify.metastore.reply_format import MetastoreReply
+    from lithify.metastore.query_format import MetastoreReply
     from lithify.metastore.state import MetastoreState
     from lithify.raft.group.group import Group
     from lithify.raft.node.node import RaftNode

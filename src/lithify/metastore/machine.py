@@ -18,8 +18,9 @@ are dead from the start.
   values of the revision that can be read, so no client can change a value with it. A member that
   has not purged the other values yet keeps their rows, but nothing reads those.
 
-Commands are in `format.py`, queries in `reply_format.py` and `queries.py`. A command that cannot be
-parsed changes nothing and is answered by INVALID, on every member alike. No command has effects.
+Commands are in `command_format.py`, queries in `query_format.py` and `queries.py`. A command that
+cannot be parsed changes nothing and is answered by INVALID, on every member alike. No command has
+effects.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
 from lithify.hybrid_time import timestamp
-from lithify.metastore import format as wire
-from lithify.metastore.format import CommandKind
+from lithify.metastore import command_format as wire
+from lithify.metastore.command_format import CommandKind
 from lithify.metastore.metastore import Lease
 from lithify.metastore.purge import purge_state
 from lithify.metastore.queries import answer
-from lithify.metastore.reply_format import CHANGED, HELD, REPLY, MetastoreOutcome, encode_lease_rows
+from lithify.metastore.query_format import CHANGED, HELD, REPLY, MetastoreOutcome, encode_lease_rows
 from lithify.metastore.snapshot_format import load_state, save_state
 from lithify.metastore.state import MetastoreState, StoredLease
 from lithify.metastore.transaction import LEASE_KEYS_MAX, Condition
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from lithify.live_set import LiveSet
-    from lithify.metastore.format import ParsedCompare, ParsedOperation
+    from lithify.metastore.command_format import ParsedCompare, ParsedOperation
     from lithify.metastore.purge import Purged
     from lithify.metastore.state import ChangesByKey
     from lithify.raft.machine import Effect, Meta, QueryRead
@@ -100,7 +101,7 @@ class MetastoreMachine:
     def apply(
         self, meta: Meta, command: bytes, state: MetastoreState
     ) -> tuple[MetastoreState, bytes, Sequence[Effect]]:
-        """Apply a command of `format.py`."""
+        """Apply a command of `command_format.py`."""
         batch = CommandBatch(meta.index, meta.term, [meta.time_ms], [command])
         return state, self.apply_many(batch, 0, state)[1][0], ()
 
@@ -136,7 +137,7 @@ class MetastoreMachine:
     # --- reading ----------------------------------------------------------------------------
 
     def query(self, state: MetastoreState, query: bytes) -> bytes | QueryRead:
-        """Answer a query of `reply_format.py`."""
+        """Answer a query of `query_format.py`."""
         try:
             return answer(state, query)
         except ProtocolError:
@@ -280,7 +281,7 @@ def _advance(state: MetastoreState, clock: int) -> None:
 
 
 def _unknown(_state: MetastoreState, command: bytes, _index: int, _clock: int) -> bytes:
-    raise ProtocolError(f"a command of {len(command)} bytes is of no known kind")
+    raise ProtocolError(f"a command of {len(command)} bytes has an unknown kind")
 
 
 def _grant(state: MetastoreState, command: bytes, index: int, clock: int) -> bytes:

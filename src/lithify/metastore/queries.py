@@ -18,11 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lithify.errors import ProtocolError
-from lithify.metastore import reply_format as wire
-from lithify.metastore.format import NUMBER, values_of
+from lithify.metastore import query_format as wire
+from lithify.metastore.command_format import NUMBER, values_of
 from lithify.metastore.metastore import KeyValue, Lease
 from lithify.metastore.purge import count_superfluous
-from lithify.metastore.reply_format import REPLY, MetastoreOutcome, QueryKind, StoreStatus
+from lithify.metastore.query_format import REPLY, MetastoreOutcome, QueryKind, StoreStatus
 from lithify.raft.machine import QueryRead
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _numbers(state: MetastoreState, kind: int, query: bytes) -> bytes:
     if kind == QueryKind.SUPERFLUOUS:
         page = count_superfluous(state, *wire.parse_asked_superfluous(query), COUNTED_MAX)
         return wire.encode_superfluous(page)
-    raise ProtocolError(f"a query of {len(query)} bytes is of no known kind")
+    raise ProtocolError(f"a query of {len(query)} bytes has an unknown kind")
 
 
 def _head(state: MetastoreState, number: int = 0) -> bytes:

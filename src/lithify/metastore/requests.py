@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.errors import InvalidInput
-from lithify.metastore import format as commands
-from lithify.metastore import reply_format as replies
+from lithify.metastore import command_format as commands
+from lithify.metastore import query_format as replies
 from lithify.metastore.errors import (
     MetastoreUnavailable,
     RevisionCompacted,
@@ -33,7 +33,7 @@ from lithify.raft.net.client_operations import GroupNotFound, NoAnswer
 
 if TYPE_CHECKING:
     from lithify.metastore.metastore import KeyValue, Lease, Outcome, Rows
-    from lithify.metastore.reply_format import MetastoreReply, StoreStatus
+    from lithify.metastore.query_format import MetastoreReply, StoreStatus
     from lithify.metastore.transaction import Transaction
 
 __all__ = ["MetastoreAccess", "MetastoreRequests"]

@@ -51,12 +51,12 @@ from lithify.catalog_compaction.compaction import CATALOG, CatalogCompaction
 from lithify.errors import InvalidInput, LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.logger import get_logger
-from lithify.metastore.compaction.history_compaction import HistoryCompaction, HistorySettings
+from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.local_metastore import GROUP, LocalMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
-from lithify.node.bounded_changes import BoundedChanges, ChangeUnknown
+from lithify.node.catalog.changes_in_bounded_time import BoundedChanges, ChangeUnknown
 from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
@@ -138,6 +138,7 @@ class Cluster:
         given = replace(given, group=replace(given.group, clock=clock), queue=queue)
         self._fs = fs
         self._data = directory
+        self._keeping = settings.metastore_history
         self._directory = f"{directory}/{METASTORE}"
         self._events = events
         self.queue = queue
@@ -280,7 +281,10 @@ class Cluster:
     async def execute(
         self, commands: Sequence[CatalogCommand], *, is_long: bool = False
     ) -> Executed:
-        """Execute a batch of commands of the catalog, in bounded time (`bounded_changes.py`)."""
+        """Execute a batch of commands of the catalog.
+
+        It ends in bounded time, see `catalog/changes_in_bounded_time.py`.
+        """
         return await self._changes.run(partial(self.catalog.execute, commands, is_long=is_long))
 
     async def _begin(self) -> None:
@@ -310,7 +314,7 @@ class Cluster:
         self._applied(GROUP)
         await self._until_available(self._registry.load)
         history = self.history = HistoryCompaction(
-            metastore, self._fs, self._directory, self._clock, HistorySettings(), self._events
+            metastore, self._fs, self._directory, self._clock, self._keeping, self._events
         )
         tables = self.tables = await self._open_tables()
         maintenance = CatalogMaintenance(

@@ -20,11 +20,11 @@
     DIRECTORY/kernels/      compiled code if the user has no home, see `compiled.py`
 
 A node opens in this order: the lock, the cluster (`cluster.py`), the definitions in its catalog
-(`catalog_definitions.py`, `import_definitions.py`), topics, blob stores, and the thread that makes
-these what the catalog says (`catalog/catalog_watch.py`). As a library it has no socket, and no
-other thread but those of the cluster, which is a cluster of one: each call does its work on the
-caller's thread before it returns. `serve` adds a broker for the same topics and
-runs in an event loop until it is stopped.
+(`catalog/definitions.py`, `catalog/import_definitions.py`), topics, blob stores, and the thread
+that makes these what the catalog says (`catalog/reconciler.py`). As a library it has no socket, and
+no other thread but those of the cluster, which is a cluster of one: each call does its work on the
+caller's thread before it returns. `serve` adds a broker for the same topics and runs in an event
+loop until it is stopped.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from lithify.fs.full_disk_reserve import Reserve
 from lithify.fs.permissions import warn_if_shared
 from lithify.log.file_names import LOCK
 from lithify.logger import get_logger
-from lithify.node.catalog.catalog_watch import CatalogWatch
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
+from lithify.node.catalog.import_definitions import import_definitions
+from lithify.node.catalog.reconciler import CatalogReconciler
 from lithify.node.cluster import Cluster
-from lithify.node.import_definitions import import_definitions
 from lithify.topics.directories.data_directory import check_no_backup
 from lithify.topics.topics import Topics
 
@@ -103,7 +103,7 @@ class Node:
         self.cluster: Cluster
         self.topics: Topics
         self.blobs: BlobStores
-        self.watch: CatalogWatch
+        self.reconciler: CatalogReconciler
         """Makes what is open what the catalog says."""
         self._stack = ExitStack()
         with ExitStack() as opening:
@@ -121,8 +121,8 @@ class Node:
             # without a limit would keep the node from closing.
             self.cluster.opened()
             if not self.cluster.node.reads_only:
-                self.watch.start()
-                opening.callback(self.watch.close)
+                self.reconciler.start()
+                opening.callback(self.reconciler.close)
             self._stack = opening.pop_all()
 
     def _open(self, opening: ExitStack, directory: str, events: EventSink, owner: str) -> None:
@@ -154,7 +154,7 @@ class Node:
             queue=self.queue,
         )
         opening.callback(self.blobs.close)
-        self.watch = CatalogWatch(definitions, self.topics, self.blobs)
+        self.reconciler = CatalogReconciler(definitions, self.topics, self.blobs)
         warn_if_shared(self.fs, directory)
 
     def _make_cluster(self, directory: str, events: EventSink) -> Cluster:

@@ -1,7 +1,8 @@
 """The settings of the Raft node of a process, from those of the node.
 
 The name of a node is permanent. If none is given, it is the one in the data directory, and a random
-one at the first start: `node-3f9a`. The Raft node writes it, as the owner of the directory.
+one at the first start: `node-3f9a`. The Raft node writes it, as the owner of the directory, unless
+the directory was another node's (`raft/node/lost_node_file.py`).
 
 Reads the files that the settings name.
 """
@@ -52,6 +53,7 @@ def make_raft_settings(
         first_group=first_group,
         keeps_first_group=True,
         join=cluster.join,
+        is_named=bool(cluster.node) or owner is not None,
         cluster=cluster.cluster,
         tls=tls,
         secret=_read_secret(fs, cluster.cluster_secret_file),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lithify.clock import Clock
     from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.fs import FileSystem
-    from lithify.node.catalog.catalog_watch import CatalogWatch
+    from lithify.node.catalog.reconciler import CatalogReconciler
     from lithify.node.cluster import Cluster
     from lithify.node.settings import NodeSettings
     from lithify.topics.topics import Topics
@@ -29,6 +29,6 @@ class ServedNode(Protocol):
     topics: Topics
     blobs: BlobStores
     cluster: Cluster
-    watch: CatalogWatch
+    reconciler: CatalogReconciler
     failed: Callable[[], None]
     """Called in the cluster thread when `cluster.failure` is set."""

@@ -35,7 +35,7 @@ from lithify.errors import LithifyError, LogClosed
 from lithify.logger import get_logger
 from lithify.node.blob_maintenance import keep_up
 from lithify.node.blob_replication import replicate
-from lithify.node.catalog.catalog_watch import has_no_clients
+from lithify.node.catalog.reconciler import has_no_clients
 from lithify.node.close_idle_topics import release_idle
 from lithify.node.compaction_loop import compacting
 from lithify.node.node_registry import NodeAddresses
@@ -306,12 +306,12 @@ async def _disconnecting(node: ServedNode, broker: Broker) -> AsyncIterator[None
     def disconnect(topics: Collection[Topic]) -> None:
         asyncio.run_coroutine_threadsafe(disconnect_all(broker, topics), loop).result()
 
-    node.watch.connect(disconnect)
+    node.reconciler.connect(disconnect)
     try:
         yield
     finally:
         # In a thread: a call in progress needs this loop.
-        await asyncio.to_thread(node.watch.connect, has_no_clients)
+        await asyncio.to_thread(node.reconciler.connect, has_no_clients)
 
 
 async def _maintain(node: ServedNode, broker: Broker, ended: asyncio.Event) -> None:

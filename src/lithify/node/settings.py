@@ -26,6 +26,7 @@ from lithify.blobs.definition import named_settings, parse_value, with_settings
 from lithify.blobs.settings import BlobSettings
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import read_file
+from lithify.metastore.compaction.settings import HistorySettings
 from lithify.node.cluster_settings import ClusterSettings, check_cluster
 from lithify.node.security import SecuritySettings, check_host, is_wildcard
 from lithify.pipeline.spark_target import LOCAL_MASTER, SparkTarget
@@ -54,6 +55,7 @@ _LOG = LogSettings()
 _LIMITS = ConnectionLimits()
 _CLUSTER = ClusterSettings()
 _TABLES = TableSettings()
+_HISTORY = HistorySettings()
 _COMPACTION = TopicCompactionSettings()
 _POLICIES_MIN = {
     "retention_ms": 0,
@@ -171,6 +173,9 @@ class NodeSettings:
     catalog_age_ms: int = _CLUSTER.catalog_age_ms
     catalog_away_ms: int | None = _CLUSTER.catalog_away_ms
     """See `ClusterSettings` for these twelve."""
+    metastore_retention_ms: int = _HISTORY.retention_ms
+    metastore_compaction_every_ms: int = _HISTORY.every_ms
+    """See `HistorySettings` for these two."""
     table_availability_ms: int = _TABLES.table_availability_ms
     table_read_life_ms: int = _TABLES.table_read_life_ms
     table_transaction_life_ms: int = _TABLES.table_transaction_life_ms
@@ -201,13 +206,8 @@ class NodeSettings:
             if not self.advertised_host and is_wildcard(host):
                 limit = f"the node's name or address, because it listens on {host}"
                 raise InvalidSetting("advertised_host", "", limit)
-        _ = (
-            self.topics,
-            self.blobs,
-            self.limits,
-            self.spark,
-            self.tables,
-        )  # Their constructors check them.
+        # Their constructors check them.
+        _ = self.topics, self.blobs, self.limits, self.spark, self.metastore_history, self.tables
 
     @property
     def topics(self) -> TopicSettings:
@@ -269,6 +269,11 @@ class NodeSettings:
         return TableSettings(
             **{field.name: getattr(self, field.name) for field in fields(TableSettings)}
         )
+
+    @property
+    def metastore_history(self) -> HistorySettings:
+        """How long the history of the metastore is kept, and how often it is compacted."""
+        return HistorySettings(self.metastore_retention_ms, self.metastore_compaction_every_ms)
 
     @property
     def spark(self) -> SparkTarget:

@@ -13,6 +13,7 @@ LithifyError
 ├── ForeignGroup    a node that is to be added has a group of that name from elsewhere
 ├── MemberReadsOnly  a request that other members must agree to, without an address for them
 ├── MemberAddressDiffers  a member has another address than the given one
+├── NotTransferred  another member leads than the one that was to lead
 ├── LearnerSilent   a node that was added does not answer
 ├── LearnersNotPromoted  a node that was added is a learner, and no voter yet
 ├── OutcomeUnknown  a proposal that may have been done or not
@@ -50,6 +51,7 @@ __all__ = [
     "MemberNotReached",
     "MemberReadsOnly",
     "NoSuchDirectory",
+    "NotTransferred",
     "OutcomeUnknown",
     "UnknownGroup",
 ]
@@ -212,6 +214,16 @@ class MemberAddressDiffers(LithifyError):
         self.given = given
         what = f"{node} is a member already, and is reached at {known}, not at {given}"
         super().__init__(f"{what}. Nothing has changed; `raft move` changes an address")
+
+
+class NotTransferred(LithifyError):
+    """Leadership was to be transferred to a member, and another member leads."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, node: str, why: str) -> None:
+        self.node = node
+        super().__init__(f"leadership was not transferred to {node}: {why}")
 
 
 class LearnerSilent(LithifyError):

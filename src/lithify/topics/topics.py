@@ -142,10 +142,10 @@ class Topics:
             self.definitions = definitions
             inventory = Inventory(fs, f"{directory}/{INVENTORY}", events)
             root = f"{directory}/topics"
-            self._directories = TopicDirectories(fs, root, definitions, inventory)
-            self._missing = MissingLogs(self._directories, definitions)
+            self.directories = TopicDirectories(fs, root, definitions, inventory)
+            self._missing = MissingLogs(self.directories, definitions)
             self.withdrawals = TopicWithdrawals(
-                self._open, self._schemas, self._claims, self._directories, definitions, self.damage
+                self._open, self._schemas, self._claims, self.directories, definitions, self.damage
             )
             """Takes topics out of use that are not of this node."""
             self._unlock = stack.pop_all().close
@@ -179,7 +179,7 @@ class Topics:
             self._define(name, topic)
 
     def _define(self, name: TopicName, topic: TopicDefinition) -> None:
-        self._directories.check_root(name)
+        self.directories.check_root(name)
         for part in {name, *topic.logs_of(name)}:
             self._check_free(part)
         self.definitions.change(lambda d: d.with_new_topic(name, topic))
@@ -187,7 +187,7 @@ class Topics:
     def _check_free(self, name: TopicName) -> None:
         if str(name) in self.definitions.current.topics:
             raise AlreadyDefined(f"topic {name} exists already")
-        self._directories.check_new(name)
+        self.directories.check_new(name)
 
     def add_partitions(self, name: str | TopicName, partitions: int) -> None:
         """Add partitions to a partitioned topic, up to this number."""
@@ -217,12 +217,12 @@ class Topics:
         except (OSError, OpenFailed, TooManyTopics, WriteFailed):
             # If the inventory cannot be written, its next change omits the topic.
             with suppress(LithifyError):
-                self._directories.forget_log(name)
+                self.directories.forget_log(name)
             with suppress(LithifyError):
                 # A crash in between leaves a defined topic without files, which opens empty.
                 # If files cannot be removed, keep the definition: without it they are unclaimed.
                 remove_tree(self._fs, self._path(name))
-                self._directories.undo_definition(name, self.now_ms())
+                self.directories.undo_definition(name, self.now_ms())
             raise
 
     def exists(self, name: str | TopicName) -> bool:
@@ -267,13 +267,13 @@ class Topics:
         with self._claims.of({name, *parts}), self.reserve.if_full():
             if self._lost(name) != lost:
                 raise TopicNotFound(f"topic {name} was changed by another request")
-            deletion = self._directories.mark_deleted(name, lost, self.now_ms())
-            self._directories.remove(name, deletion)
+            deletion = self.directories.mark_deleted(name, lost, self.now_ms())
+            self.directories.remove(name, deletion)
         for part in parts:
             self.damage.forget(f"topic {part}")
 
     def _lost(self, name: TopicName) -> TopicDefinition:
-        definition = None if self.exists(name) else self._directories.lost(name)
+        definition = None if self.exists(name) else self.directories.lost(name)
         if definition is None:
             raise TopicNotFound(f"topic {name} does not exist")
         return definition
@@ -307,12 +307,12 @@ class Topics:
         def finish() -> None:
             with claims, self.reserve.if_full():
                 try:
-                    deletion = self._directories.delete_definition(name, definition, self.now_ms())
+                    deletion = self.directories.delete_definition(name, definition, self.now_ms())
                 except BaseException as error:
                     with ExitStack() as closing:
                         for topic in opened.values():
                             closing.callback(topic.close)
-                        if not self._directories.keep_after(error, name, definition):
+                        if not self.directories.keep_after(error, name, definition):
                             raise
                         closing.pop_all()
                     self._open.update(opened)
@@ -322,7 +322,7 @@ class Topics:
                 self._schemas.pop(name, None)
                 for part in parts:
                     self.damage.forget(f"topic {part}")
-                self._directories.remove(name, deletion)
+                self.directories.remove(name, deletion)
                 self.definitions.confirm_removals([definition.id] if definition.id else ())
 
         return finish
@@ -374,11 +374,11 @@ class Topics:
             # Its owner, another node, has deleted it since it was found.
             raise TopicNotFound(f"topic {name} does not exist")
         whole = self._whole(name)
-        self._directories.clear_removed(name)
-        if self._directories.is_deleted(whole):
+        self.directories.clear_removed(name)
+        if self.directories.is_deleted(whole):
             raise TopicNotFound(f"topic {whole} is marked as deleted; deleting it again removes it")
         is_new = not self._missing.check(name)
-        identity = self._directories.check_object(name)
+        identity = self.directories.check_object(name)
         if not self.exists(name):
             raise TopicNotFound(f"topic {name} was deleted while it was opened")
         self._check_room()
@@ -403,7 +403,7 @@ class Topics:
         topic.policies = lambda: policies_of(self.definitions.current, name, node)
         topic.writer.terminated = is_terminated(self.definitions.current, name)
         try:
-            self._directories.note_log(name, is_new=is_new)
+            self.directories.note_log(name, is_new=is_new)
         except BaseException:
             with suppress(LithifyError):
                 topic.close()
@@ -432,7 +432,7 @@ class Topics:
                 with suppress(MissingLog):
                     if self._missing.check(part) or self._fs.exists(f"{self._path(part)}/log"):
                         names.append(part)
-        for name in self._directories.listed():
+        for name in self.directories.listed():
             if not self.exists(name):
                 with suppress(MissingLog):
                     self._missing.check(name)
@@ -446,9 +446,9 @@ class Topics:
             name = self._whole(name)
             self.definitions.check_owner(name)
             with self._claims.of([name]), _typed_errors(name):
-                self._directories.clear_removed(name)
+                self.directories.clear_removed(name)
                 self._missing.check(name)
-                self._directories.check_object(name)
+                self.directories.check_object(name)
                 new = Schemas(self._fs, self._path(name), clock=self._clock)
                 # Another thread may have been faster.
                 schemas = self._schemas.setdefault(name, new)
@@ -543,21 +543,21 @@ class Topics:
 
     def missing(self) -> tuple[MissingTopic, ...]:
         """Topics and partitions whose logs are missing."""
-        return tuple(self._directories.missing())
+        return tuple(self.directories.missing())
 
     def unclaimed(self) -> tuple[UnclaimedTopic, ...]:
         """Topics that have directories and no definition, by a new scan of the disk."""
-        return tuple(self._directories.scan().values())
+        return tuple(self.directories.scan().values())
 
     @property
     def unclaimed_count(self) -> int:
         """The number of unclaimed topics in the last scan."""
-        return len(self._directories.unclaimed)
+        return len(self.directories.unclaimed)
 
     def adopt(self, name: str | TopicName) -> None:
         """Define a topic that has directories and no definition; see `directories/unclaimed.py`."""
         name = _parsed(name)
-        topic = self._directories.scan().get(name)
+        topic = self.directories.scan().get(name)
         if topic is None:
             if self.exists(name):
                 raise AlreadyDefined(f"topic {name} exists already")
@@ -571,15 +571,15 @@ class Topics:
             edit = adopting(self._fs, topic, self.now_ms())
             # It becomes another object. A crash after this, or after the change, leaves it
             # unclaimed, and it can be adopted again.
-            self._directories.disown(topic)
+            self.directories.disown(topic)
             self.definitions.change(edit)
-            self._directories.claim(parts or [name])
-            self._directories.note_logs([name, *parts])
-        self._directories.scan()
+            self.directories.claim(parts or [name])
+            self.directories.note_logs([name, *parts])
+        self.directories.scan()
         log.info("topic adopted", topic=str(name), partitions=len(topic.partitions))
 
     def _path(self, name: TopicName) -> str:
-        return self._directories.path(name)
+        return self.directories.path(name)
 
 
 @contextmanager

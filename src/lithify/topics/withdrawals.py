@@ -7,7 +7,7 @@
 3. `finish_removals` deletes the directories that the removals in the catalog name, and confirms.
 
 `directories/topic_directories.py` deletes a directory only if it says that it is of exactly the
-object of a removal. Part of `topics.py`; `node/catalog/catalog_watch.py` calls it.
+object of a removal. Part of `topics.py`; `node/catalog/reconciler.py` calls it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from lithify.clock import ManualClock
 from lithify.errors import InvalidInput, LogClosed
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
 from tests.definitions_cluster import MemoryCluster
 
 if TYPE_CHECKING:

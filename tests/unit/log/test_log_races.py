@@ -332,7 +332,8 @@ def test_abandon_waits_for_the_publish_in_progress_and_allows_no_other(
 def test_no_file_is_deleted_after_the_log_was_closed(pool: ThreadPoolExecutor) -> None:
     """Its name may be that of a segment of a new log in the same place."""
     gate = Gate()
-    log = open_log(MemoryFileSystem())
+    fs = MemoryFileSystem()
+    log = open_log(fs)
     fill(log, 1)
     log.roll()
     log.drop_head(before=log.next_position)
@@ -343,7 +344,7 @@ def test_no_file_is_deleted_after_the_log_was_closed(pool: ThreadPoolExecutor) -
     gate.open()
     with pytest.raises(LogClosed):
         reclaiming.result(PATIENCE_S)
-    assert log._fs.exists(f"{DIRECTORY}/{retired.name}")
+    assert fs.exists(f"{DIRECTORY}/{retired.name}")
 
 
 def test_abandoning_waits_for_an_fsync_that_needs_the_file(pool: ThreadPoolExecutor) -> None:

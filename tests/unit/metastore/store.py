@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.metastore import format as commands
-from lithify.metastore import reply_format as replies
+from lithify.metastore import command_format as commands
+from lithify.metastore import query_format as replies
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.transaction import Delete, Operation, Put, Transaction
 from lithify.raft.machine import Meta, QueryRead
 
 if TYPE_CHECKING:
     from lithify.metastore.metastore import KeyValue, Outcome
-    from lithify.metastore.reply_format import ChangesPage, MetastoreReply, RowsPage
+    from lithify.metastore.query_format import ChangesPage, MetastoreReply, RowsPage
 
 
 class Store:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.clock import ManualClock
-from lithify.metastore import reply_format
+from lithify.metastore import query_format
 from lithify.metastore.client import MetastoreClient
 from lithify.metastore.errors import (
     LeaseNotFound,
@@ -73,7 +73,7 @@ def test_leases_are_granted_kept_and_revoked(tmp_path: Path) -> None:
 
 
 def test_all_leases_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_format, "PAGE_ROWS_MAX", 2)
+    monkeypatch.setattr(query_format, "PAGE_ROWS_MAX", 2)
 
     async def story() -> None:
         async with alone(tmp_path) as metastore:

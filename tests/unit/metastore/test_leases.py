@@ -9,8 +9,8 @@ import pytest
 
 from lithify.clock import ManualClock
 from lithify.metastore import lease_expiry
+from lithify.metastore.command_format import encode_expire
 from lithify.metastore.errors import LeaseNotFound
-from lithify.metastore.format import encode_expire
 from lithify.metastore.held_lease import HeldLease
 from lithify.metastore.lease_expiry import AGAIN_S, LeaseExpiry
 from lithify.metastore.maintenance import MetastoreMaintenance

@@ -8,9 +8,9 @@ import pytest
 
 from lithify.errors import InvalidInput
 from lithify.hybrid_time import timestamp
-from lithify.metastore import format as commands
+from lithify.metastore import command_format as commands
 from lithify.metastore import machine
-from lithify.metastore import reply_format as replies
+from lithify.metastore import query_format as replies
 from lithify.metastore.errors import (
     LeaseFull,
     LeaseNotFound,
@@ -19,7 +19,7 @@ from lithify.metastore.errors import (
 )
 from lithify.metastore.machine import CLOCK_MS_MAX, MetastoreMachine
 from lithify.metastore.metastore import Outcome
-from lithify.metastore.reply_format import MetastoreOutcome
+from lithify.metastore.query_format import MetastoreOutcome
 from lithify.metastore.transaction import (
     LEASE_KEYS_MAX,
     Compare,

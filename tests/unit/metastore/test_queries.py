@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lithify.metastore import queries
-from lithify.metastore import reply_format as replies
+from lithify.metastore import query_format as replies
+from lithify.metastore.command_format import encode_grant
 from lithify.metastore.errors import RevisionNotReached
-from lithify.metastore.format import encode_grant
 from lithify.metastore.transaction import Delete, DeleteRange, Put
 from lithify.raft.machine import QueryRead
 from tests.unit.metastore.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.errors import ProtocolError
-from lithify.metastore import format as commands
+from lithify.metastore import command_format as commands
 from lithify.metastore.transaction import Delete, Put
 from lithify.raft.storage.snapshots.snapshot_file import PIECE_BYTES
 from tests.unit.metastore.store import Store

@@ -33,7 +33,7 @@ def test_without_settings_a_node_is_alone_under_a_random_permanent_name(tmp_path
     assert re.fullmatch("node-[0-9a-f]{4}", found.node)
     assert (found.listen, found.peers, found.secret) == (None, {}, None)
     assert (found.cluster, found.first_group) == ("lithify", "metastore")
-    RaftNode(found, LocalFileSystem(), kv_machine)._storage.close()
+    RaftNode(found, LocalFileSystem(), kv_machine).storage.close()
     assert {raft_of(tmp_path).node for _ in range(20)} == {found.node}
 
 

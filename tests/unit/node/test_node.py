@@ -9,7 +9,7 @@ import pytest
 
 import lithify
 from lithify.errors import InvalidSetting, LogClosed, LogLocked
-from lithify.node.catalog.catalog_watch import CatalogWatch
+from lithify.node.catalog.reconciler import CatalogReconciler
 from lithify.node.cluster import Cluster
 from lithify.settings import Durability
 from tests.patience import PROCESS_S_MAX
@@ -61,7 +61,7 @@ def test_no_request_of_the_thread_that_follows_the_catalog_waits_without_a_limit
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    for kind, name in ((Cluster, "opened"), (CatalogWatch, "start")):
+    for kind, name in ((Cluster, "opened"), (CatalogReconciler, "start")):
         function = getattr(kind, name)
 
         def called(of: Any, function: Any = function, name: str = name) -> None:

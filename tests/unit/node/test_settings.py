@@ -4,6 +4,7 @@ import pytest
 
 from lithify.errors import InvalidInput, InvalidSetting
 from lithify.fs import LocalFileSystem, MemoryFileSystem, write_atomic
+from lithify.metastore.compaction.settings import HistorySettings
 from lithify.node.settings import NodeSettings, SettingsWithOrigins, read_settings
 from lithify.pulsar.connection_limits import ConnectionLimits
 from lithify.settings import Durability
@@ -90,6 +91,15 @@ def test_compaction_settings_reach_the_topics() -> None:
         read("live_ratio_min = 2")
     with pytest.raises(InvalidSetting, match="must be a number"):
         read('live_ratio_min = "much"')
+
+
+def test_the_history_of_the_metastore_has_settings() -> None:
+    toml = "metastore_retention_ms = 60_000\nmetastore_compaction_every_ms = 0\n"
+    assert read(toml).settings.metastore_history == HistorySettings(60_000, 0)
+    assert NodeSettings().metastore_history == HistorySettings()
+    for name in ("metastore_retention_ms", "metastore_compaction_every_ms"):
+        with pytest.raises(InvalidSetting, match=name):
+            read(f"{name} = -1")
 
 
 def test_the_limits_of_a_connection_are_passed_to_the_broker() -> None:

@@ -361,7 +361,7 @@ def test_a_request_to_a_busy_leader_is_repeated_at_the_leader(
         ):
             mute = await with_mute_peer(one, stack)
             stack.callback(can_write.set)
-            flush, begin = one._storage.wal.flush, one._answering.changes.begin
+            flush, begin = one.storage.wal.flush, one.client_requests.changes.begin
 
             def held() -> list[WalEvent]:
                 assert can_write.wait(PROCESS_S_MAX)
@@ -371,8 +371,8 @@ def test_a_request_to_a_busy_leader_is_repeated_at_the_leader(
                 asked.append(change)
                 begin(group, change, book, done)
 
-            monkeypatch.setattr(one._storage.wal, "flush", held)
-            monkeypatch.setattr(one._answering.changes, "begin", counted)
+            monkeypatch.setattr(one.storage.wal, "flush", held)
+            monkeypatch.setattr(one.client_requests.changes, "begin", counted)
             group = one.create("orders", ["n1"])
             await until(lambda: one.transport.connected and group.may_note)
             can_write.clear()
@@ -408,7 +408,7 @@ def test_a_change_of_a_group_that_is_dropped_meanwhile_is_answered(
             async def known(*_: object) -> str:
                 return ""
 
-            monkeypatch.setattr(one._answering.changes, "_check_node", known)
+            monkeypatch.setattr(one.client_requests.changes, "_check_node", known)
             adding = asyncio.create_task(
                 client.ask_json("orders", ClientOperation.CHANGE, change="+n2")
             )

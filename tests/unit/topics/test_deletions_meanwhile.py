@@ -13,7 +13,7 @@ from lithify.events import ignore_events
 from lithify.fs import FileSystem, MemoryFileSystem
 from lithify.log.directory_marks import read_deletion
 from lithify.metastore.errors import MetastoreUnavailable
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
 from lithify.testing.memory_metastore import Happens, Moment

@@ -92,7 +92,9 @@ def _checked(full: str, column: Column) -> Column:
         rule = f"its default has more than {TEXT_DEFAULT_CHARACTERS_MAX} characters"
         raise InvalidDefinition(_COLUMN, full, rule)
     if default is not None and not column.type.accepts(default):
-        raise InvalidDefinition(_COLUMN, full, f"default {default!r} is no {column.type}")
+        raise InvalidDefinition(
+            _COLUMN, full, f"default {default!r} is not a value of {column.type}"
+        )
     return column
 
 

@@ -41,6 +41,5 @@ class CatalogBusy(LithifyError):
     def __init__(self, tries: int) -> None:
         self.tries = tries
         super().__init__(
-            f"the change was not made: each of {tries} tries lost against changes of other nodes; "
-            "repeat it"
+            f"the change was not made: in each of {tries} tries another node was faster; retry it"
         )

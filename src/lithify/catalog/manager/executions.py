@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lithify.catalog.changes import CatalogUpdate
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.catalog.manager.activation import ActivationTiming
-    from lithify.catalog.manager.progress import VersionProgress
+    from lithify.catalog.manager.version_progress import VersionProgress
     from lithify.catalog.update_log.update_log import UpdateLog
     from lithify.catalog.versions import CatalogVersions
 

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.catalog.format import SnapshotDecoder, decode_update
-from lithify.catalog.manager.progress import VersionProgress
+from lithify.catalog.manager.version_progress import VersionProgress
 from lithify.catalog.update_log.replay import LONG_UPDATE_BYTES, LoggedSnapshot, LoggedUpdate
 from lithify.errors import LithifyError
 from lithify.exit_codes import UNREACHABLE

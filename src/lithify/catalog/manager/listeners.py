@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from lithify.catalog.manager.progress import VersionProgress
+from lithify.catalog.manager.version_progress import VersionProgress
 from lithify.logger import get_logger
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class SnapshotDamaged(UpdateLogDamaged):
     """The chunks of the snapshot are not those that were written."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(version, "has a snapshot whose chunks do not have its digest")
+        super().__init__(version, "has a snapshot whose chunks do not match its digest")
 
 
 class SnapshotMismatch(LithifyError):
@@ -95,8 +95,8 @@ class SnapshotContention(LithifyError):
         self.version = version
         self.tries = tries
         super().__init__(
-            f"the snapshot of version {version} was not published: {tries} tries met "
-            "another snapshot that was being written"
+            f"the snapshot of version {version} was not published: during each of {tries} tries "
+            "another snapshot was written"
         )
 
 
@@ -108,6 +108,6 @@ class AppendOutcomeUnknown(LithifyError):
     def __init__(self, version: int) -> None:
         self.version = version
         super().__init__(
-            f"the outcome of version {version} of the catalog is unknown: it may contain the "
-            "change, or may still do so"
+            f"the outcome of version {version} of the catalog is unknown: the change may have "
+            "been made, or may be made later"
         )

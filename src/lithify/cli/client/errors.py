@@ -1,8 +1,9 @@
 """Errors of a client's requests, and the exit codes of commands by HTTP status.
 
 A response with an error raises `Refused`, with the exit code of the same error in the process: 2
-for an invalid request, 3 for a missing object, 4 for a refusal, 1 for a failure. A request without
-a response raises `NodeNotReached`, or `AnswerLost` if a change was sent.
+for an invalid request, 3 for a missing object, 4 for a refusal, 1 for a failure, 5 if the node did
+not find another one that it needs. A request without a response raises `NodeNotReached`, or
+`AnswerLost` if a change was sent.
 """
 
 from __future__ import annotations
@@ -28,6 +29,19 @@ _EXIT_CODES: dict[int, int] = {
     HTTPStatus.GATEWAY_TIMEOUT: OUTCOME_UNKNOWN,
 }
 """Exit codes by status. Other statuses: 4xx is a refusal, 5xx a failure."""
+
+_UNREACHABLE = frozenset(
+    (
+        "CatalogStopped",
+        "MemberNotReached",
+        "MetastoreUnavailable",
+        "NoAnswer",
+        "NoQuorum",
+        "SparkUnreachable",
+    )
+)
+"""Errors of a node that needs another one, or a quorum, and did nothing. They share their status
+with failures of the node itself."""
 
 
 class NodeNotReached(LithifyError):
@@ -67,4 +81,5 @@ class Refused(LithifyError):
         super().__init__(reason)
         self.status = status
         self.kind = kind or type(self).__name__
-        self.exit_code = _EXIT_CODES.get(status, FAILED if status >= _SERVER_ERRORS else CONFLICT)
+        code = _EXIT_CODES.get(status, FAILED if status >= _SERVER_ERRORS else CONFLICT)
+        self.exit_code = UNREACHABLE if kind in _UNREACHABLE else code

@@ -61,7 +61,7 @@ def _print_numbers(found: dict[str, Any]) -> None:
 def join(
     name: NodeName,
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="Its cluster port; it runs with --join.")
+        str, typer.Argument(metavar="HOST:PORT", help="Its cluster port. Start it with --join.")
     ],
     learner: Annotated[bool, typer.Option("--learner", help="Add it without a vote.")] = False,
     data: Data = None,

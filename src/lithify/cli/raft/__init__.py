@@ -32,8 +32,8 @@ __all__ = ["app"]
 
 app = typer.Typer(
     help=(
-        "A replicated key-value store on Raft, without topics or blobs. Of 'lithify serve' nodes: "
-        "members, transfer, snapshot, overview, and the verbs of compaction."
+        "Run and use a replicated key-value store on Raft, without topics or blobs; inspect and "
+        "compact the Raft groups of 'lithify serve' nodes."
     ),
     no_args_is_help=True,
 )

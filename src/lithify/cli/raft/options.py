@@ -40,7 +40,7 @@ Nodes = Annotated[
     typer.Option(
         metavar="HOST:PORT,…",
         envvar="LITHIFY_RAFT_NODES",
-        help="Nodes; one that runs is enough. Those of 'lithify serve': http://HOST:PORT.",
+        help="Addresses; one running node is enough. Of 'lithify serve' nodes: http://HOST:PORT.",
     ),
 ]
 GroupName = Annotated[str, typer.Option("--group", metavar="NAME", help="Name of the group.")]

@@ -42,7 +42,7 @@ from lithify.errors import InvalidInput, LithifyError
 from lithify.http.blobs.conditions_and_ranges import is_known
 from lithify.http.blobs.content import BlobAnswer, BlobThreads, open_content, receive_content
 from lithify.http.blobs.headers import TTL, headers_of, put_options
-from lithify.http.blobs.meters import BlobMeters
+from lithify.http.blobs.metrics import BlobMeters
 from lithify.http.blobs.replica_proxy import GET, HEAD, INFO, BlobRequest, open_at_replica
 from lithify.http.paths import decoded
 from lithify.ownership import NotOwner

@@ -101,7 +101,7 @@ async def in_cluster(cluster: ClusterAccess, function: Callable[[], Coroutine[An
 async def _cluster(request: Request) -> ClusterAccess:
     member: ClusterAccess | None = request.app.state.member
     if member is None:
-        raise RequestRefused(HTTPStatus.NOT_FOUND, "this process is no node of a cluster")
+        raise RequestRefused(HTTPStatus.NOT_FOUND, "this process is not a node of a cluster")
     return member
 
 

@@ -6,7 +6,7 @@ use them:
 - settings of topics and namespaces are policies, compaction settings and `deduplication`
 - settings and shapes of blob stores are what `blobs/settings.py` accepts
 
-The owners create and delete files when they see the version (`node/catalog/catalog_watch.py`).
+The owners create and delete files when they see the version (`node/catalog/reconciler.py`).
 
 Pure.
 """

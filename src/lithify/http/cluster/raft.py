@@ -20,7 +20,6 @@ No `from __future__ import annotations` in modules with routes: FastAPI reads th
 """
 
 import asyncio
-import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -69,11 +68,7 @@ async def snapshot(group: str, cluster: ClusterDep) -> dict[str, Any]:
 @router.post("/{group}/transfer")
 async def transfer(group: str, cluster: ClusterDep, to: str) -> dict[str, Any]:
     """Transfer leadership to a member, and wait until it leads; any node accepts this."""
-    body = json.dumps({"to": to}).encode()
-    ask = partial(cluster.node.requests.ask, decoded(group), ClientOperation.TRANSFER, body)
-    answer = await in_cluster(cluster, ask)
-    found: dict[str, Any] = json.loads(answer.reply)
-    return found
+    return await in_cluster(cluster, partial(cluster.node.requests.transfer, decoded(group), to))
 
 
 @router.put(_COMPACTION, status_code=204)

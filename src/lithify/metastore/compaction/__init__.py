@@ -4,6 +4,7 @@
     horizon.py              the holds, and the last revision that may be compacted
     plan.py                 what a run would remove
     leader_runs.py          what all runs of the leader share
+    settings.py             how long it is kept, and the interval of runs
     history_compaction.py   a run, its report, and its place in the queue of runs
 
 A run raises the floor; what is visible above it stays. It publishes with one command, COMPACT. What

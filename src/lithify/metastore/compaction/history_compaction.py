@@ -20,7 +20,6 @@ What it shares with other runs of the leader, and who calls it: `leader_runs.py`
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithify.compaction.reports.report import Cause
@@ -31,7 +30,6 @@ from lithify.metastore.compaction.horizon import history_horizon
 from lithify.metastore.compaction.leader_runs import LeaderRuns
 from lithify.metastore.compaction.plan import POLICY, HistoryDryRun, HistoryPlan
 from lithify.metastore.local_metastore import GROUP
-from lithify.settings import check_range
 
 if TYPE_CHECKING:
     from lithify.clock import Clock
@@ -39,26 +37,14 @@ if TYPE_CHECKING:
     from lithify.compaction.run.control import RunControl
     from lithify.events import EventSink
     from lithify.fs import FileSystem
+    from lithify.metastore.compaction.settings import HistorySettings
     from lithify.metastore.local_metastore import LocalMetastore
 
-__all__ = ["HistoryCompaction", "HistorySettings"]
+__all__ = ["HistoryCompaction"]
 
 TRIES_MAX = 5
 LOOK_S = 0.05
 """Between two checks of the progress of the purge."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySettings:
-    """The settings of the metastore's history; `interval_ms` None is no periodic run."""
-
-    retention_ms: int = 3_600_000
-    """What was in force this long ago can be read."""
-    interval_ms: int | None = 60_000
-
-    def __post_init__(self) -> None:
-        check_range("metastore_retention_ms", self.retention_ms, 0, 2**45)
-        check_range("metastore_compaction_interval_ms", self.interval_ms, 1000, 2**45)
 
 
 class HistoryCompaction(LeaderRuns[HistoryDryRun]):
@@ -78,7 +64,7 @@ class HistoryCompaction(LeaderRuns[HistoryDryRun]):
         self.settings = settings
 
     def _observed(self) -> Observation:
-        return Observation(period_ms=self.settings.interval_ms)
+        return Observation(period_ms=self.settings.every_ms or None)
 
     def _figures(self, dry_run: HistoryDryRun | None, *, is_done: bool) -> dict[str, Any]:
         plan = HistoryPlan(0, 0) if dry_run is None else dry_run.plan

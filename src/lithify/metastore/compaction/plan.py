@@ -67,7 +67,7 @@ class HistoryDryRun:
             held_by = " and ".join(hold.describe(self.now_ms) for hold in self.horizon.blocking)
             detail = f"the history above {self.plan.floor} is held by {held_by}"
         else:
-            detail = f"all that is retained up to {self.plan.revision} is visible above it"
+            detail = f"everything retained up to {self.plan.revision} is visible above it"
         return Declined(WhyNot.NOTHING_TO_GAIN, detail)
 
     def explain(self) -> str:

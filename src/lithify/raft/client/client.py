@@ -154,6 +154,8 @@ class RaftClient:
         self._closed = False
         self._context = None if tls is None else tls.context(server=False)
         self._timeout_s = timeout_s
+        self._limits: set[asyncio.Timeout] = set()
+        """Of the requests in progress."""
         self._at = addresses[0]
         self._connection: NodeConnection | None = None
         self._connecting = asyncio.Lock()
@@ -190,13 +192,24 @@ class RaftClient:
         """Send a request; returns (index, reply)."""
         request = _Request(group, operation, body)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await self._ask_until_answered(request)
+            async with asyncio.timeout(self._timeout_s) as limit:
+                self._limits.add(limit)
+                try:
+                    answer = await self._ask_until_answered(request)
+                finally:
+                    self._limits.discard(limit)
         except TimeoutError:
             # The node may never answer: ask another one next time.
             self._skip(request.asked)
             raise self._timed_out(request) from None
         return answer.log_index, answer.body
+
+    def end_requests(self) -> None:
+        """End the requests in progress, as if their time were up."""
+        limits, self._limits = self._limits, set()
+        for limit in limits:
+            if not limit.expired():
+                limit.reschedule(0)
 
     async def _ask_until_answered(self, request: _Request) -> ClientResponse:
         while (answer := await self._try(request)) is None:

@@ -2,6 +2,7 @@
 
 from lithify.raft.core.configuration import ConfChange, Config, MemberChange, Mode, Op
 from lithify.raft.core.errors import (
+    CannotLead,
     Compacted,
     Diverged,
     Dropped,
@@ -44,6 +45,7 @@ __all__ = [
     "AppendReply",
     "AppendRequest",
     "Applied",
+    "CannotLead",
     "Commit",
     "Compacted",
     "ConfChange",

@@ -7,6 +7,7 @@ LithifyError └── RaftError
     │   │   └── NotCaughtUp     a learner lacks entries that a voter needs
     │   ├── ReadDropped
     │   └── TransferDropped
+    │       └── CannotLead      the member that is to lead is no voter
     ├── InvalidChange       a membership change that is impossible (also InvalidInput)
     ├── Compacted           the index is at or below the snapshot
     └── MemberStopped       this member must stop participating in its group
@@ -17,11 +18,16 @@ LithifyError └── RaftError
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from lithify.errors import InvalidInput, LithifyError
 from lithify.exit_codes import CONFLICT
 
+if TYPE_CHECKING:
+    from lithify.raft.core.configuration import Config
+
 __all__ = [
+    "CannotLead",
     "Compacted",
     "Diverged",
     "DropReason",
@@ -107,6 +113,19 @@ class ReadDropped(Dropped):
 
 class TransferDropped(Dropped):
     """The leadership was not transferred."""
+
+
+class CannotLead(TransferDropped):
+    """Leadership was to be transferred to a learner, or to a node that is no member."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, leader: str, node: str, config: Config) -> None:
+        super().__init__(DropReason.NOT_A_VOTER, leader)
+        self.node = node
+        what = "a learner" if node in config.learners else "not a member"
+        voters = ", ".join(sorted(config.voters))
+        self.args = (f"{node} cannot lead: it is {what}. The voters are {voters}",)
 
 
 class InvalidChange(RaftError, InvalidInput):

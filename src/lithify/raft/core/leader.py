@@ -29,12 +29,12 @@ from lithify.errors import ProtocolError
 from lithify.raft.core.configuration import ConfChange, Config, MemberChange, Op
 from lithify.raft.core.configuration_change import changed
 from lithify.raft.core.errors import (
+    CannotLead,
     Compacted,
     DropReason,
     NotCaughtUp,
     ProposalDropped,
     QuorumAtRisk,
-    TransferDropped,
 )
 from lithify.raft.core.events import QuorumLost, TransferEnded
 from lithify.raft.core.messages import (
@@ -235,7 +235,7 @@ class Leader(RoleState):
     def transfer(self, to: str) -> None:
         """Transfer leadership once the target has the whole log."""
         if to not in self.engine.members.config.voters:
-            raise TransferDropped(DropReason.NOT_A_VOTER)
+            raise CannotLead(self.engine.node, to, self.engine.members.config)
         if to == self.engine.node:
             return
         self._transfer_to, self._transfer_ticks = to, 0

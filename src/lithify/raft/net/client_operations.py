@@ -58,6 +58,7 @@ __all__ = [
     "GroupNotFound",
     "MayHaveHappened",
     "NoAnswer",
+    "NoQuorum",
     "OperationOutcome",
     "OperationRefused",
     "PartlyDone",
@@ -130,6 +131,10 @@ class NoAnswer(LithifyError):
     """No node that could serve the request was found in time; nothing was done."""
 
     exit_code = UNREACHABLE
+
+
+class NoQuorum(NoAnswer):
+    """The group has no quorum, and the node that was asked knows that; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from lithify.raft.errors import (
     MemberNotReached,
     OutcomeUnknown,
 )
-from lithify.raft.group.overview import place_overview
+from lithify.raft.group.overview import place_overview, wal_overview
 from lithify.raft.net.client_operations import ClientOperation, OperationOutcome, parse_address
 from lithify.raft.net.control_frames import ClientResponse, ClientResponses
 from lithify.raft.node.group_origin import origin
@@ -396,7 +396,7 @@ class ClientRequestHandler:
             "ailing": {group_of(key): member.reason for key, member in node.ailing.items()},
             "refused": node.transport.refused,
             "refused_by": node.transport.refused_by,
-            **node.wal_overview(),
+            **wal_overview(node.storage),
             "cluster_id": node.identity.recognition.cluster_id,
             "start": node.identity.recognition.starts.number,
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
@@ -530,9 +530,9 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the body is no JSON: {error}") from error
+        raise InvalidInput(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise InvalidInput("the body is no JSON object")
+        raise InvalidInput("the body is not a JSON object")
     return value
 
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lithify.errors import InvalidInput, LithifyError
 from lithify.raft.core.configuration import Op
-from lithify.raft.errors import OutcomeUnknown
+from lithify.raft.errors import NotTransferred, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
+    from lithify.errors import LithifyError
     from lithify.raft.core import ConfChange
     from lithify.raft.core.raft_core import Status
     from lithify.raft.group.group import Group
@@ -80,11 +80,11 @@ def _decided(each: _Handover) -> dict[str, Any] | LithifyError | None:
     if leader == to:
         return {"leader": to, "term": group.term}
     if leader and leader != group.node:
-        return InvalidInput(f"leadership was not transferred to {to}: {leader} leads")
+        return NotTransferred(to, f"{leader} leads")
     election_ticks = group.election_ticks
     if leader and (group.leading_term != each.term or each.ticks > election_ticks):
         why = f"{to} did not become the leader within {election_ticks} ticks"
-        return InvalidInput(f"leadership was not transferred: {why}, {leader} leads")
+        return NotTransferred(to, f"{why}, {leader} leads")
     if each.ticks > PATIENCE_ELECTIONS * election_ticks:
         return OutcomeUnknown(group.name, group.status().last_index)
     return None

@@ -55,7 +55,6 @@ from lithify.raft.core.values import HardState
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
 from lithify.raft.group.event_logging import GroupLogLines
 from lithify.raft.group.group import Group
-from lithify.raft.group.overview import wal_overview
 from lithify.raft.group.removed_members import NEVER_LEFT, EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.net.client_operations import ClientOperation
 from lithify.raft.net.transport import Handlers, Transport
@@ -64,6 +63,7 @@ from lithify.raft.node.cluster_id import ClusterIdDiscovery
 from lithify.raft.node.group_listeners import GroupListeners
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
+from lithify.raft.node.lost_node_file import check_name
 from lithify.raft.node.member_notices import MemberNotices
 from lithify.raft.node.node_questions import NodeQuestions
 from lithify.raft.node.process_requests import ProcessRequests
@@ -73,7 +73,6 @@ from lithify.raft.repair.messages import EntriesFound
 from lithify.raft.snapshots.messages import SnapshotOffer
 from lithify.raft.storage.disk_threads import DiskThreads
 from lithify.raft.storage.file_names import (
-    WAL,
     check_group,
     check_key,
     group_of,
@@ -151,17 +150,19 @@ class RaftNode:
         self._failed: asyncio.Future[None]
         self._disk: DiskThreads
         self.transport: Transport
-        self._answering: ClientRequestHandler
+        self.client_requests: ClientRequestHandler
         self.backups: Backups
         self.runs: RunRequests[Group[Any]]
 
     def _open(self) -> None:
         identity, settings = self.identity, self.settings
         remove_tree(self._storage.fs, f"{settings.data}/{BACKUPS}")
-        # A node that has lost NODE keeps its groups.
+        # A node that has lost NODE keeps its groups, if the name is its own.
         known = None if identity.is_new else identity.files
         listed = identity.is_listed
         self._storage.open_groups(self._live_of, known, identity.is_gone, is_listed=listed)
+        if identity.is_new:
+            check_name(settings, self._storage.groups.values())
         identity.groups |= {key_of(files): [] for files in self._storage.groups} | identity.groups
         identity.book |= settings.peers
         founds = not settings.join and settings.node in settings.first_members
@@ -276,14 +277,14 @@ class RaftNode:
             fs, data, queue = self._storage.fs, self.settings.data, self.settings.queue
             self.runs = RunRequests(self.identity.node, fs, data, self._disk, self.mark, queue)
             stack.push_async_callback(self._finish_groups)
-            self._answering = ClientRequestHandler(self)
-            stack.callback(self._answering.changes.close)
-            self.requests = ProcessRequests(self, self._answering)
+            self.client_requests = ClientRequestHandler(self)
+            stack.callback(self.client_requests.changes.close)
+            self.requests = ProcessRequests(self, self.client_requests)
             handlers = Handlers(
                 self._heard,
-                self._answering.ask,
+                self.client_requests.ask,
                 self._unreachable,
-                self._answering.forget,
+                self.client_requests.forget,
                 self.configs,
                 self._accepted,
                 self._disowned,
@@ -343,8 +344,9 @@ class RaftNode:
                     self.mark(group)
                     if group.is_lonely:
                         self.notices.report_lonely(group)
-                self._answering.watching.tick(self.groups.values())
-                self._answering.handovers.tick()
+                self.client_requests.watching.tick(self.groups.values())
+                self.client_requests.handovers.tick()
+                self.requests.tick()
                 self._nurse()
 
     @contextmanager
@@ -375,7 +377,7 @@ class RaftNode:
             self._disk.run(job, partial(self._job_done, group, job))
         for job in out.reads:
             self._disk.read(job, partial(self._job_done, group, job))
-        self._answering.watching.deliver(group, out.sends)
+        self.client_requests.watching.deliver(group, out.sends)
         self.listeners.worked(group)
         if out.again:
             self.mark(group)
@@ -477,12 +479,6 @@ class RaftNode:
                     group.settled(flushed)
         for group in self.groups.values():
             self.mark(group)
-
-    def wal_overview(self) -> dict[str, int]:
-        """The size of the write-ahead log, as JSON."""
-        found = wal_overview(self._storage.fs, f"{self._storage.directory}/{WAL}")
-        wal = self._storage.wal
-        return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}
 
     # --- identities -------------------------------------------------------------------------
 
@@ -591,7 +587,7 @@ class RaftNode:
         del self.groups[name]
         self._rounds.forget(name)
         self._members.pop(files, None)
-        self._answering.watching.close_group(group)
+        self.client_requests.watching.close_group(group)
         self.listeners.left(group)
         # If it has applied the end, later proposals are not done; otherwise it is unknown.
         group.close(GroupAbsent(name, self.identity.node) if group.ended else None)

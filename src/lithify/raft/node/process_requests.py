@@ -7,9 +7,11 @@
 2. If nothing was done there, because another member leads or the group is not here, the request
    goes to the other nodes over the cluster port (`raft/client/client.py`), which finds the leader.
    A cluster of one has no others: it retries until the time limit.
-3. Errors are those of a client. `MayHaveHappened` says that the outcome is unknown: the request was
+3. A group of this node that has lost its quorum (`quorum_watch.py`) is not asked, nor any longer.
+4. Errors are those of a client. `MayHaveHappened` says that the outcome is unknown: the request was
    begun and not answered, because leadership was lost, the time is up, or the node stops.
-   `NoAnswer` says that nothing was done. A refusal by this node is raised as it is.
+   `NoAnswer` says that nothing was done; so does `NoQuorum`, which names the voters that are
+   missing. A refusal by this node is raised as it is.
 
 Called in the node's event loop.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,22 +28,24 @@ from lithify.errors import InvalidInput, LithifyError, LogClosed
 from lithify.raft.client.client import REPEATABLE, TIMEOUT_S, RaftClient
 from lithify.raft.commands import CommandResult
 from lithify.raft.core.configuration import check_name
-from lithify.raft.core.errors import InvalidChange
+from lithify.raft.core.errors import CannotLead, InvalidChange
 from lithify.raft.errors import GroupAbsent, MemberAbsent, MemberReadsOnly
 from lithify.raft.net.client_operations import (
     Address,
     ClientOperation,
     MayHaveHappened,
     NoAnswer,
+    NoQuorum,
     OperationOutcome,
     OperationRefused,
     parse_address,
 )
 from lithify.raft.node.member_changes import AGAIN_S, ChangeInterrupted
+from lithify.raft.node.quorum_watch import QuorumWatch
 from lithify.raft.node.settings import VOTERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lithify.raft.commands import Done, Result
     from lithify.raft.node.client_requests import ClientRequestHandler
@@ -67,7 +72,14 @@ class ProcessRequests:
         self._pending: set[asyncio.Future[Result]] = set()
         self._forwarding: dict[str, _Forwarding] = {}
         self._tasks: set[asyncio.Task[tuple[int, bytes]]] = set()
+        self.quorums = QuorumWatch(node)
         self._closed = False
+
+    def tick(self) -> None:
+        """Count one tick: end requests to groups that have lost their quorum."""
+        for name in self.quorums.check():
+            if name in self._forwarding:
+                self._forwarding[name].client.end_requests()
 
     async def close(self) -> None:
         """The node stops: end all requests."""
@@ -103,6 +115,7 @@ class ProcessRequests:
                 raise MayHaveHappened(text.decode()) from result
             # Nothing was done here, except by a change of members whose first step stays.
             begun = begun or isinstance(result, ChangeInterrupted)
+            self._check_quorum(name, operation, begun=begun)
             # A leader that is busy is asked again: the others could only name it.
             others = [] if outcome is OperationOutcome.LEADER_BUSY else self._others(name)
             if others:
@@ -162,10 +175,25 @@ class ProcessRequests:
 
     async def remove_member(self, name: str) -> None:
         """Remove a node from the first group."""
-        try:
+        with self._naming_no_member(self._node.settings.first_group, name):
             await self.change_member("-", name)
-        except (InvalidChange, OperationRefused) as error:
-            group = self._node.groups.get(self._node.settings.first_group)
+
+    async def transfer(self, name: str, to: str) -> dict[str, Any]:
+        """Transfer leadership of a group to a member; returns when it leads."""
+        check_name(to)
+        body = json.dumps({"to": to}).encode()
+        with self._naming_no_member(name, to):
+            answer = await self.ask(name, ClientOperation.TRANSFER, body)
+        found: dict[str, Any] = json.loads(answer.reply)
+        return found
+
+    @contextmanager
+    def _naming_no_member(self, group_name: str, name: str) -> Iterator[None]:
+        """What is refused because a node is no member says so in the same way."""
+        try:
+            yield
+        except (InvalidChange, CannotLead, OperationRefused) as error:
+            group = self._node.groups.get(group_name)
             members = frozenset() if group is None else group.config.members
             if members and name not in members:
                 raise MemberAbsent(name, members) from error
@@ -213,6 +241,14 @@ class ProcessRequests:
         finally:
             self._pending.discard(future)
 
+    def _check_quorum(self, name: str, operation: ClientOperation, *, begun: bool) -> None:
+        """End a request to a group that has lost its quorum."""
+        why = self.quorums.why_lost(name)
+        if why and begun and operation not in REPEATABLE:
+            raise _unanswered(operation, why, begun=True)
+        if why:
+            raise NoQuorum(why)
+
     # --- elsewhere --------------------------------------------------------------------------
 
     def _others(self, name: str) -> list[Address]:
@@ -248,7 +284,11 @@ class ProcessRequests:
         used.in_flight += 1
         try:
             return CommandResult(*await task)
+        except MayHaveHappened:
+            self._check_quorum(name, operation, begun=True)
+            raise
         except NoAnswer as error:
+            self._check_quorum(name, operation, begun=begun)
             raise _unanswered(operation, str(error), begun=begun) from error
         except asyncio.CancelledError:
             if not self._closed:

@@ -43,6 +43,8 @@ class RaftNodeSettings:
     """Refuse clients that drop the first group."""
     join: bool = False
     """Create no group: wait until the node is added to one."""
+    is_named: bool = True
+    """False: the name was drawn, and is for a new directory only."""
     cluster: str = "raft"
     tls: Tls | None = None
     secret: ClusterSecret | None = None

@@ -1,6 +1,6 @@
 """Where the definitions of a node are stored, as topics and blob stores see it.
 
-A node has them in the catalog of its cluster (`node/catalog_definitions.py`). Backups, and data
+A node has them in the catalog of its cluster (`node/catalog/definitions.py`). Backups, and data
 directories of version 0.1, have them in a file (`definitions_file.py`).
 
 Any thread may call. `current` never waits. `change` waits until the change is durable and `current`

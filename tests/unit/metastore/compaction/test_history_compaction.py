@@ -18,8 +18,9 @@ from lithify.errors import InvalidSetting, RunCancelled, RunRefused
 from lithify.events import ignore_events
 from lithify.fs import LocalFileSystem
 from lithify.metastore import queries
-from lithify.metastore.compaction.history_compaction import HistoryCompaction, HistorySettings
+from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.compaction.holds import NamedHold, place_hold, release_hold
+from lithify.metastore.compaction.settings import HistorySettings
 from lithify.metastore.errors import RevisionCompacted
 from lithify.metastore.maintenance import maintained
 from lithify.metastore.transaction import Delete, Put
@@ -251,7 +252,18 @@ def test_a_plan_is_counted_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     told(story)
 
 
+def test_periodic_runs_can_be_switched_off(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with compacting(tmp_path, clock) as (_, compaction):
+            compaction.settings = HistorySettings(every_ms=0)
+            assert compaction.observe().period_ms is None
+
+    told(story)
+
+
 def test_settings_are_checked() -> None:
-    for given in ({"retention_ms": -1}, {"interval_ms": 10}):
+    for given in ({"retention_ms": -1}, {"every_ms": -1}):
         with pytest.raises(InvalidSetting, match="metastore_"):
             HistorySettings(**given)

@@ -317,8 +317,7 @@ def test_scattered_values_move_to_the_head_of_the_log() -> None:
 
 
 def test_snapshots_are_limited_by_entries_and_by_the_size_of_the_log() -> None:
-    members = Members("n1")
-    members["n1"].group._snapshots._interval = 20
+    members = Members("n1", snapshot_entries=20)
     members.elect("n1")
     for number in range(100):
         members.put("n1", b"key%d" % number, b"")
@@ -328,8 +327,7 @@ def test_snapshots_are_limited_by_entries_and_by_the_size_of_the_log() -> None:
 
 
 def test_commands_that_come_fast_make_a_quarter_of_the_snapshots() -> None:
-    members = Members("n1")
-    members["n1"].group._snapshots._interval = 20
+    members = Members("n1", snapshot_entries=20)
     members.elect("n1")
     for number in range(200):
         members.put("n1", b"key", b"%d" % number)
@@ -554,7 +552,7 @@ def test_nothing_is_applied_behind_the_end_of_a_group() -> None:
     assert len(results) == 2
     group.close(GroupAbsent("g", "n1"))
     assert isinstance(results[2], GroupAbsent)
-    assert group._at.state.rows.get(b"k") is not None
+    assert group.state.rows.get(b"k") is not None
     # It is the node that tells of it, when it has struck the group off.
     assert not any(isinstance(message, MemberRemoved) for message in members.told)
 

@@ -8,39 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lithify.fs import LocalFileSystem
 from lithify.raft.client.client import RaftClient
 from lithify.raft.kv.client import KvClient
-from lithify.raft.kv.machine import kv_machine
 from lithify.raft.net import transport as transport_module
 from lithify.raft.net.client_operations import Address, NoAnswer
 from lithify.raft.net.transport import Tls
-from lithify.raft.node.node import RaftNode
 from lithify.raft.node.settings import RaftNodeSettings
 from tests.patience import PROCESS_S_MAX
 from tests.unit.raft.authority import Authority
 from tests.unit.raft.node.test_node import refusal
+from tests.unit.raft.node.test_node import running as running_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from lithify.raft.node.node import RaftNode
 
 
 @asynccontextmanager
 async def running(directory: Path, tls: Tls, name: str = "n1") -> AsyncIterator[RaftNode]:
     listen = Address("127.0.0.1", 0)
     given = RaftNodeSettings(name, str(directory / name), listen, tls=tls, tick_ms=20)
-    node = RaftNode(given, LocalFileSystem(), kv_machine)
-    stop = asyncio.Event()
-    ready: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(node.run(stop, ready.set_result))
-    ends: list[asyncio.Future[Any]] = [task, ready]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    try:
+    async with running_with(given) as node:
         yield node
-    finally:
-        stop.set()
-        await task
 
 
 async def put(client: RaftClient) -> None:

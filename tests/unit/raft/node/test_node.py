@@ -268,14 +268,14 @@ def test_requests_are_answered_in_portions(tmp_path: Path, monkeypatch: pytest.M
     async def story() -> None:
         async with running(settings(tmp_path, "n1")) as node, client_of(node) as client:
             portions: list[int] = []
-            begin = node._answering._start_portion
+            begin = node.client_requests._start_portion
 
             def counted() -> None:
-                before = len(node._answering._queue)
+                before = len(node.client_requests._queue)
                 begin()
-                portions.append(before - len(node._answering._queue))
+                portions.append(before - len(node.client_requests._queue))
 
-            monkeypatch.setattr(node._answering, "_start_portion", counted)
+            monkeypatch.setattr(node.client_requests, "_start_portion", counted)
             asks = [client.ask_json("default", ClientOperation.MEMBERS) for _ in range(20)]
             asks.append(client.ask_json("default", ClientOperation.BACKUP, read="\ud800"))
             answers: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
@@ -300,7 +300,7 @@ def test_a_request_that_fails_ends_its_connection_only(
             client_of(node) as other,
         ):
             await KvClient(other, "default").put(b"k", b"v")
-            monkeypatch.setattr(node._answering, "_do", failing)
+            monkeypatch.setattr(node.client_requests, "_do", failing)
             with pytest.raises(MayHaveHappened, match="sent and not answered"):
                 await client.ask_json("default", ClientOperation.SNAPSHOT)
             assert (await KvClient(other, "default").get(b"k")).value == b"v"
@@ -358,7 +358,7 @@ def test_bad_requests_are_refused_and_change_nothing(
             group = "orders" if operation == ClientOperation.CREATE else "default"
             with pytest.raises(OperationRefused, match=re.escape(why)):
                 await client.ask(group, operation, json.dumps(given).encode())
-            with pytest.raises(OperationRefused, match="no JSON"):
+            with pytest.raises(OperationRefused, match="not JSON"):
                 await client.ask("default", ClientOperation.OVERVIEW, b"{")
             assert node.identity.book == {}
             assert list(node.groups) == ["default"]

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lithify.errors import InvalidInput, InvalidSetting, LithifyError
+from lithify.exit_codes import CONFLICT
 from lithify.fs import LocalFileSystem
-from lithify.raft.errors import GroupAbsent, OutcomeUnknown
+from lithify.raft.core import CannotLead
+from lithify.raft.errors import GroupAbsent, MemberAbsent, OutcomeUnknown
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome
 from lithify.raft.kv.machine import KvMachine, kv_machine
@@ -19,6 +21,7 @@ from lithify.raft.net.client_operations import (
     ClientOperation,
     MayHaveHappened,
     NoAnswer,
+    OperationRefused,
     parse_address,
 )
 from lithify.raft.net.cluster_secret import ClusterSecret
@@ -297,6 +300,26 @@ def test_members_forward_to_the_leader_and_come_and_go(
             await until(lambda: str(one.groups["default"].config) == "voters n1 n2")
             # It is no member, and still a node of the cluster: others answer.
             assert await get(three, b"k") == b"later"
+
+    told(story)
+
+
+def test_leadership_goes_to_a_voter_only_and_the_refusal_says_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            running(settings(tmp_path, "n1")) as one,
+            running(settings(tmp_path, "n2", join=True)) as two,
+        ):
+            await one.requests.add_member("n2", str(two.transport.address), voter=False)
+            await until(lambda: "default" in two.groups and leader_of(two))
+            for node, kind in ((one, CannotLead), (two, OperationRefused)):
+                why = "n2 cannot lead: it is a learner. The voters are n1"
+                with pytest.raises(kind, match=why) as refused:
+                    await node.requests.transfer("default", "n2")
+                assert refused.value.exit_code == CONFLICT
+                with pytest.raises(MemberAbsent, match="n9 is not a member of the cluster: n1, n2"):
+                    await node.requests.transfer("default", "n9")
+            assert leader_of(two) == "n1"
 
     told(story)
 

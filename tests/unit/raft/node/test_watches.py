@@ -44,7 +44,7 @@ async def some(changes: AsyncIterator[WatchEvent | WatchReset], count: int) -> l
 
 
 def watchers(node: RaftNode) -> list[bytes]:
-    return list(node.groups["default"]._at.state.watchers)
+    return list(node.groups["default"].state.watchers)
 
 
 async def until(condition: Any) -> None:
@@ -226,7 +226,7 @@ def test_clients_leave_a_silent_leader(tmp_path: Path, monkeypatch: pytest.Monke
             async with aclosing(kv.watch(b"k")) as changes:
                 task = asyncio.create_task(some(changes, 2))
                 await until(lambda: watchers(node))
-                (channel,) = node._answering.watching._channels
+                (channel,) = node.client_requests.watching._channels
                 channel.read_on(wanted=False)
                 await until(lambda: len(watchers(node)) == 2)
                 await kv.put(b"k", b"1")

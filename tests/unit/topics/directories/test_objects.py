@@ -15,7 +15,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, write_atomic
 from lithify.log.directory_marks import Deletion, log_id_in, write_deletion
 from lithify.log.object_file import WrongObject, read_object
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from lithify.topics.definitions.definitions import AlreadyDefined, TopicDefinition

@@ -175,8 +175,8 @@ def test_a_deleted_topic_does_not_come_back_with_older_definitions() -> None:
 def test_a_mark_about_another_log_deletes_nothing() -> None:
     fs, other = filled("a"), filled("a")
     topics = open_topics(FaultyFileSystem(fs, [Fault("rmdir", nth=1, kind="EIO")]))
-    path = topics._directories.path(TopicName.parse("a"))
-    topics._directories.mark_deleted(TopicName.parse("a"), TopicDefinition(), 0)
+    path = topics.directories.path(TopicName.parse("a"))
+    topics.directories.mark_deleted(TopicName.parse("a"), TopicDefinition(), 0)
     topics.close()
     mark = read_file(fs, f"{path}/{DELETED}")
     write_atomic(other, f"{path}/{DELETED}", mark)
@@ -257,7 +257,7 @@ def test_deleting_a_topic_leaves_a_log_that_its_definition_does_not_explain(
         topics.get(f"orders-partition-{number}").append(value=b"p")
     if interrupted:
         name = TopicName.parse("orders")
-        topics._directories.mark_deleted(name, TopicDefinition(2), 0)
+        topics.directories.mark_deleted(name, TopicDefinition(2), 0)
     else:
         topics.delete("orders")
     topics.close()

@@ -1,4 +1,4 @@
-"""The bytes of the metastore's commands. Pure; queries and replies are in `reply_format.py`.
+"""The bytes of the metastore's commands. Pure; queries and replies are in `query_format.py`.
 
 Numbers are little-endian. A command, and so an entry of the log, begins with its kind, 1 byte; a
 later version of a command gets another kind.

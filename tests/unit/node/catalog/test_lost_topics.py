@@ -12,7 +12,7 @@ from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem
 from lithify.fs.remove_tree import remove_tree
 from lithify.log.object_file import WrongObject
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
 from lithify.settings import LogSettings
 from lithify.topics.topics import Topics, TopicSettings
 from tests.definitions_cluster import MemoryCluster

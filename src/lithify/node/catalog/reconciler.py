@@ -1,7 +1,7 @@
 """Makes what is open on this node what the catalog says, after each version.
 
-    watch = CatalogWatch(definitions, topics, blobs)
-    watch.start()
+    reconciler = CatalogReconciler(definitions, topics, blobs)
+    reconciler.start()
 
 1. When a version is applied, in the cluster thread: what it has deleted is withdrawn, so that
    nothing more is accepted under its name. No I/O, no waiting; the version is ready afterwards.
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
     from lithify.blobs.stores import BlobStores
     from lithify.blobs.withdrawals import WithdrawnStore
-    from lithify.node.catalog_definitions import CatalogDefinitions
+    from lithify.node.catalog.definitions import CatalogDefinitions
     from lithify.topics.definitions.definitions import RemovedObject
     from lithify.topics.definitions.topic_names import TopicName
     from lithify.topics.topic import Topic
     from lithify.topics.topics import Topics
     from lithify.topics.withdrawals import WithdrawnTopics
 
-__all__ = ["CatalogWatch", "has_no_clients"]
+__all__ = ["CatalogReconciler", "has_no_clients"]
 
 RETRY_S = 0.05
 RETRY_S_MAX = 30.0
@@ -59,7 +59,7 @@ def has_no_clients(_topics: Collection[Topic]) -> None:
     """The node does not serve."""
 
 
-class CatalogWatch:
+class CatalogReconciler:
     """See the module."""
 
     def __init__(self, definitions: CatalogDefinitions, topics: Topics, stores: BlobStores) -> None:
@@ -75,12 +75,13 @@ class CatalogWatch:
         self._changed.set()
         self._is_closing = False
         # It does not keep a process that has not closed the node: what is interrupted is repeated.
-        self._thread = threading.Thread(target=self._run, name="lithify-catalog-watch", daemon=True)
+        name = "lithify-catalog-reconciler"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # --- any thread -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Follow the versions from here on."""
         self._definitions.on_removed = self._withdraw
         self._definitions.watchers.append(self._changed.set)
         self._thread.start()

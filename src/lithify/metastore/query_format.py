@@ -1,4 +1,4 @@
-"""The bytes of the metastore's queries and replies. Pure; commands are in `format.py`.
+"""The bytes of the metastore's queries and replies. Pure; commands are in `command_format.py`.
 
 Numbers are little-endian. A query begins with its kind, 1 byte:
 
@@ -37,13 +37,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
 from lithify.errors import InvalidInput, ProtocolError
+from lithify.metastore.command_format import KIND_AND_NUMBER, NUMBER
 from lithify.metastore.errors import (
     LeaseFull,
     LeaseNotFound,
     RevisionCompacted,
     RevisionNotReached,
 )
-from lithify.metastore.format import KIND_AND_NUMBER, NUMBER
 from lithify.metastore.metastore import Change, KeyValue, Lease, Outcome, Revision, Rows
 from lithify.metastore.purge import Superfluous
 from lithify.metastore.transaction import KEY_BYTES_MAX

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.log.directory_marks import Deletion
     from lithify.log.object_file import ObjectIdentity
-    from lithify.node.catalog_definitions import CatalogDefinitions
+    from lithify.node.catalog.definitions import CatalogDefinitions
 
 __all__ = ["IMPORTED", "import_definitions"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lithify.errors import InvalidInput, ProtocolError
-from lithify.metastore import reply_format as replies
+from lithify.metastore import query_format as replies
+from lithify.metastore.command_format import NUMBER
 from lithify.metastore.errors import (
     LeaseFull,
     LeaseNotFound,
     RevisionCompacted,
     RevisionNotReached,
 )
-from lithify.metastore.format import NUMBER
 from lithify.metastore.metastore import Change, KeyValue, Lease, Outcome, Revision, Rows
-from lithify.metastore.reply_format import MetastoreOutcome, MetastoreReply
+from lithify.metastore.query_format import MetastoreOutcome, MetastoreReply
 from lithify.metastore.transaction import KEY_BYTES_MAX
 
 

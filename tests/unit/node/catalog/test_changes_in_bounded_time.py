@@ -15,7 +15,7 @@ from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.errors import WriteFailed, is_outcome_unknown
 from lithify.fs import LocalFileSystem
 from lithify.http.cluster.overview import find_problems
-from lithify.node.bounded_changes import ChangeUnknown
+from lithify.node.catalog.changes_in_bounded_time import ChangeUnknown
 from lithify.node.cluster import Cluster
 from lithify.node.settings import NodeSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
@@ -57,7 +57,7 @@ def problems(cluster: Cluster) -> list[str]:
 def test_a_change_is_refused_before_it_is_proposed_if_the_disk_cannot_be_written(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.node.bounded_changes.WRITTEN_S", 0)
+    monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.WRITTEN_S", 0)
     fs = FaultyFileSystem(LocalFileSystem())
     with alone(tmp_path, fs) as cluster:
         first = create(cluster, "first")
@@ -75,7 +75,7 @@ def test_a_change_is_refused_before_it_is_proposed_if_the_disk_cannot_be_written
 def test_a_change_that_the_log_does_not_write_is_unknown_and_made_when_it_does(
     tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.node.bounded_changes.REFUSED_S", 0.5)
+    monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.REFUSED_S", 0.5)
     fs = FaultyFileSystem(LocalFileSystem())
     with alone(tmp_path, fs) as cluster:
         first = create(cluster, "first")
@@ -98,7 +98,7 @@ def test_a_change_that_the_log_does_not_write_is_unknown_and_made_when_it_does(
 def test_changes_at_the_same_time_share_one_check_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.node.bounded_changes.WRITTEN_S", 0)
+    monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.WRITTEN_S", 0)
     fs = FaultyFileSystem(LocalFileSystem(), record=True)
     with alone(tmp_path, fs) as cluster:
         before = len(fs.trace)

@@ -22,8 +22,8 @@ from lithify.errors import InvalidInput, LithifyError, is_outcome_unknown
 from lithify.events import ignore_events
 from lithify.fs import MemoryFileSystem, read_file, sync_replaced, write_atomic
 from lithify.metastore.errors import MetastoreUnavailable
-from lithify.node import catalog_definitions
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog import definitions as definitions_module
+from lithify.node.catalog.definitions import CatalogDefinitions
 from lithify.node.node_registry import NodeAddresses
 from lithify.ownership import NotOwner
 from lithify.settings import LogSettings
@@ -375,7 +375,7 @@ def test_the_copy_becomes_durable(cluster: MemoryCluster, monkeypatch: pytest.Mo
         sync_replaced(fs, path)
         synced.set()
 
-    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    monkeypatch.setattr(definitions_module, "sync_replaced", sync)
     fs = MemoryFileSystem()
     one = opened(cluster.member("n1"), fs)
     for name in ("a", "b"):
@@ -395,7 +395,7 @@ def copied_settings(fs: MemoryFileSystem, name: str) -> object:
 def test_changed_settings_are_in_the_copy_when_the_node_is_closed(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_definitions, "SYNC_S", 1e6)
+    monkeypatch.setattr(definitions_module, "SYNC_S", 1e6)
     fs = MemoryFileSystem()
     one = opened(cluster.member("n1"), fs)
     for name in ("a", "b"):
@@ -421,7 +421,7 @@ def test_changed_settings_get_into_the_copy_and_are_durable(
 
     fs = MemoryFileSystem()
     one = opened(cluster.member("n1"), fs)
-    monkeypatch.setattr(catalog_definitions, "sync_replaced", sync)
+    monkeypatch.setattr(definitions_module, "sync_replaced", sync)
     one.change(partial(Definitions.with_topic, name=topic("a"), topic=TopicDefinition()))
     assert synced.wait(30)
     for retention_ms in range(10):

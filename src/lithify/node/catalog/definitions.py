@@ -5,7 +5,7 @@
     definitions.change(lambda d: d.with_tenant("acme", {}))
 
 `current` is a view of the newest version that is applied here; any thread reads it without waiting.
-`change` executes one command (`definition_changes.py`) in the cluster thread, so it must not be
+`change` executes one command (`definition_edits.py`) in the cluster thread, so it must not be
 called there. It returns when the version is in force on every node.
 
     DIRECTORY/definitions.copy
@@ -59,9 +59,9 @@ from lithify.log.object_file import ObjectIdentity
 from lithify.log.side_files import set_aside
 from lithify.logger import get_logger
 from lithify.metastore.transaction import Delete, Put, Transaction
+from lithify.node.catalog.definition_edits import EditDefinitions
 from lithify.node.catalog.definition_views import definitions_of, own_definitions
-from lithify.node.definition_changes import EditDefinitions
-from lithify.node.lost_topics import list_lost_topics
+from lithify.node.catalog.lost_topics import list_lost_topics
 from lithify.ownership import NodeUrls
 from lithify.raft.errors import MemberReadsOnly
 from lithify.topics.definitions.definition_store import DefinitionStore
@@ -251,7 +251,7 @@ class CatalogDefinitions(DefinitionStore):
             self._wait(partial(self._write_logs, logs=logs))
         except LithifyError as error:
             # As it is it protects more than it must, or the next topic that is opened sets it.
-            log.warning("that topics have logs cannot be recorded", reason=str(error))
+            log.warning("the record that topics have logs cannot be written", reason=str(error))
 
     def execute(self, commands: Sequence[CatalogCommand]) -> None:
         """Execute a batch of other commands, as `change` does."""
@@ -288,8 +288,8 @@ class CatalogDefinitions(DefinitionStore):
         if catalog.versions.latest.version < executed.version:
             # The caller would continue with the definitions from before the change.
             raise DefinitionsUnknown(
-                f"version {executed.version} of the catalog was made, but this node cannot follow "
-                "the catalog: what it contains is not known here"
+                f"version {executed.version} of the catalog was written, but this node cannot "
+                "follow the catalog, and does not have that version"
             )
 
     async def _write_logs(self, *, logs: bool) -> None:
@@ -402,7 +402,7 @@ class CatalogDefinitions(DefinitionStore):
         known = {*self.current.topics, *self.current.stores, *removed}
         lost = [name for name in (*copied.topics, *copied.stores) if name not in known]
         if lost:
-            reason = f"the catalog does not have what it names: {lost[0]} and {len(lost) - 1} more"
+            reason = f"the catalog does not define {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
         return copied
 

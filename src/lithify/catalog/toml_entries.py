@@ -147,7 +147,7 @@ def _chosen(entry: dict[str, Any], *fields: str) -> dict[str, Any]:
 def _required(kind: str, name: str, entry: dict[str, Any], *fields: str) -> None:
     for field in fields:
         if field not in entry:
-            raise InvalidDefinition(kind, name, f"a new one needs {field}")
+            raise InvalidDefinition(kind, name, f"a new object needs {field}")
 
 
 # --- zones, tenants, namespaces -------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.errors import InvalidInput, ProtocolError
-from lithify.metastore import format as commands
+from lithify.metastore import command_format as commands
 from lithify.metastore.transaction import (
     KEY_BYTES_MAX,
     OPERATIONS_MAX,

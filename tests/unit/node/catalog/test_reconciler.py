@@ -16,8 +16,8 @@ from lithify.events import ignore_events
 from lithify.fs import FileSystem, MemoryFileSystem, write_atomic
 from lithify.log.directory_marks import begin_creation
 from lithify.log.object_file import read_object
-from lithify.node.catalog.catalog_watch import CatalogWatch
-from lithify.node.catalog_definitions import CatalogDefinitions
+from lithify.node.catalog.definitions import CatalogDefinitions
+from lithify.node.catalog.reconciler import CatalogReconciler
 from lithify.ownership import NotOwner
 from lithify.settings import LogSettings
 from lithify.testing.faulty_fs import Fault, FaultyFileSystem
@@ -67,14 +67,14 @@ class Watched:
             clock=clock,
             events=ignore_events,
         )
-        self.watch = CatalogWatch(self.definitions, self.topics, self.stores)
+        self.reconciler = CatalogReconciler(self.definitions, self.topics, self.stores)
 
     def __enter__(self) -> Self:
-        self.watch.start()
+        self.reconciler.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.watch.close()
+        self.reconciler.close()
         self.stores.close()
         self.topics.close()
 
@@ -217,7 +217,7 @@ def test_the_clients_of_a_dropped_topic_are_disconnected_before_its_files_are_cl
                 topic.append(value=b"not acknowledged")
             seen.append((topics, topic.log.closed, fs.exists(AT)))
 
-        node.watch.connect(disconnect)
+        node.reconciler.connect(disconnect)
         node.definitions.execute([DropTopic(SPACE, "orders")])
         node.wait_settled()
         assert seen == [((topic,), False, True)]
@@ -232,7 +232,7 @@ def test_nothing_is_accepted_after_a_deletion_has_returned_also_if_the_thread_is
         node.topics.create("first")
         orders = node.topics.create("orders")
         photos = node.stores.create("photos", **SHAPE)
-        node.watch.connect(lambda _: gate.stop())
+        node.reconciler.connect(lambda _: gate.stop())
         node.definitions.execute([DropTopic(SPACE, "first")])
         gate.wait_until_reached()
         node.definitions.execute([DropTopic(SPACE, "orders"), CREATE, DropBlobStore("photos")])
