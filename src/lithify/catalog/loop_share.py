@@ -1,4 +1,4 @@
-"""Lets a long task leave the event loop to others: after each slice of work, a pause as long.
+"""Leaves the event loop to others in a long task: after each slice, at least as long a pause.
 
     share = LoopShare()
     for each in many:
@@ -18,7 +18,8 @@ import asyncio
 
 __all__ = ["LoopShare"]
 
-SLICE_S = 0.001
+SLICE_S = 0.0005
+"""A thread that has written something waits as long for the interpreter, often per request."""
 PAUSE_S_MAX = 0.005
 """A slice that has waited for something longer did not use the loop all the time."""
 

@@ -17,6 +17,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
 from lithify.catalog.format import SnapshotDecoder, decode_update
+from lithify.catalog.loop_share import LoopShare
 from lithify.catalog.manager.version_progress import VersionProgress
 from lithify.catalog.update_log.replay import LONG_UPDATE_BYTES, LoggedSnapshot, LoggedUpdate
 from lithify.errors import LithifyError
@@ -40,7 +41,7 @@ RETRY_S = 0.5
 UPDATES_PER_TURN = 16
 """Updates of a replay that are applied before other tasks run."""
 VERSIONS_PER_TURN = 64
-"""Versions that are dropped before other tasks run."""
+"""Versions that are dropped before others may run: a fraction of a millisecond."""
 
 _log = get_logger("lithify.catalog")
 
@@ -188,13 +189,13 @@ class CatalogFollower:
     async def _trim(self, snapshot: int) -> None:
         """Drop the versions below a snapshot."""
         # Memory of many catalogs is freed a few at a time: all at once delays every other task.
-        dropped = []
+        dropped, share = [], LoopShare()
         for version in range(self._versions.earliest.version, snapshot):
             dropped.append(self._versions.at_version(version))
             if version % VERSIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
+                await share.give()
         if dropped:
             self._versions.replace(self._versions.at_version(snapshot))
         while dropped:
             del dropped[-VERSIONS_PER_TURN:]
-            await asyncio.sleep(0)
+            await share.give()

@@ -210,12 +210,13 @@ class SnapshotPublication:
         """
         # Each batch has its own range. A search from the first update would pass all that were
         # deleted, as long as the metastore has their history: in every batch, on every node.
+        share = LoopShare()
         for first in range(before + 1, snapshot + 1, DELETE_KEYS_MAX):
             end = min(first + DELETE_KEYS_MAX, snapshot + 1)
             batch = DeleteRange(update_key(first), update_key(end), DELETE_KEYS_MAX)
             with suppress(MayHaveHappened, OutcomeUnknown):
                 await self._metastore.transact(Transaction(then=(batch,)))
-            await asyncio.sleep(0)
+            await share.give()
         # What is left: an earlier try was interrupted, or a batch was not done.
         await self._delete(*updates_up_to(snapshot))
         await self._delete(chunks_of(0)[0], chunks_of(snapshot)[0])
