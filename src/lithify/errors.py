@@ -261,7 +261,8 @@ class OpenFailed(LithifyError):
     def __init__(self, what: str, cause: OSError) -> None:
         self.what = what
         self.cause = cause
-        super().__init__(f"{what} cannot be opened: {cause.strerror or cause}")
+        place = f"{cause.filename}: " if cause.filename else ""
+        super().__init__(f"{what} cannot be opened: {place}{cause.strerror or cause}")
 
 
 class LogClosed(LithifyError):

@@ -12,6 +12,7 @@ so that a path stays within its directory and is unique.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote
 
 from lithify.errors import InvalidInput
@@ -84,6 +85,7 @@ def split_partition(local: str) -> tuple[str, int]:
     return (match[1], int(match[2])) if match else (local, -1)
 
 
+@lru_cache(1024)
 def escape(part: str) -> str:
     """A part of a name as a part of a path."""
     # The fast path: most names need no escape.

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from lithify.errors import InvalidSetting
 
-__all__ = ["Durability", "LogSettings", "check_range"]
+__all__ = ["Durability", "LogSettings", "check_range", "kind_of"]
 
 
 class Durability(StrEnum):
@@ -35,6 +35,14 @@ def check_range(name: str, value: float | None, low: float, high: float) -> None
         raise InvalidSetting(name, value, f"a number from {low} to {high}")
     if not low <= value <= high:
         raise InvalidSetting(name, value, f"from {low} to {high}")
+
+
+def kind_of(default: object) -> str:
+    """What a setting with this default must be, in words."""
+    return _KINDS.get(type(default), f"of the kind of {default!r}")
+
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.cli.nodes import COMMAND
+from tests.forked_processes import ForkedProcess, run_command
 from tests.patience import PROCESS_S_MAX, at_most, wait_until
 from tests.ports import free_port
 
@@ -33,8 +33,10 @@ class Member:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.pulsar_port = 0
-        self.program: tuple[str, ...] = (str(COMMAND),)
-        """What runs `lithify`."""
+        self.ready_s = PROCESS_S_MAX
+        """The limit of a wait until it is ready."""
+        self.program = "lithify"
+        """The module that runs `serve`."""
         self.environ: dict[str, str] = {}
         # Connections of a killed node are not used again.
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -50,10 +52,10 @@ class Member:
         given = ["--data", str(self.directory / self.name), "--config", str(config)]
         given += ["--pulsar-port", str(self.pulsar_port), "--http-port", "0"]
         given += ["--node", self.name, "--cluster-port", str(self.port), *peers, *options]
-        command = [*self.program, "serve", *given]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                command,
+            self.process = ForkedProcess(
+                self.program,
+                ["serve", *given],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -64,7 +66,7 @@ class Member:
     def await_ready(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        with at_most(PROCESS_S_MAX, self.process.kill):
+        with at_most(self.ready_s, self.process.kill):
             lines = [self.process.stdout.readline() for _ in range(3)]
         assert lines[2] == f"cluster  {self.address}\n", self.log.read_text()
         self.url = lines[1].removeprefix("http").strip()
@@ -108,13 +110,8 @@ class Member:
 
     def try_run(self, *words: str, stdin: bytes = b"", at_url: bool = True) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of a command that is sent to this node, or as it is."""
-        done = subprocess.run(
-            [COMMAND, *words, *(("--url", self.url) if at_url else ())],
-            capture_output=True,
-            input=stdin,
-            timeout=PROCESS_S_MAX,
-            check=False,
-        )
+        at = ("--url", self.url) if at_url else ()
+        done = run_command([*words, *at], stdin=stdin, timeout=PROCESS_S_MAX)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import sys
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -56,8 +55,15 @@ class Story:
     """See the module."""
 
     def __init__(
-        self, directory: Path, *, seed: int, clients: int = 4, learner: bool = False
+        self,
+        directory: Path,
+        *,
+        seed: int,
+        clients: int = 4,
+        learner: bool = False,
+        ready_s: int = PROCESS_S_MAX,
     ) -> None:
+        """`ready_s` limits the wait for a node that was started."""
         self._directory = directory
         self._random = random.Random(seed)
         self._seed = seed
@@ -72,9 +78,10 @@ class Story:
         self.learner = found[3] if learner else None
         self._is_member = False
         for each in found:
-            each.program = (sys.executable, "-m", "tests.cli.listening_serve")
+            each.program = "tests.cli.listening_serve"
             each.environ = {FILE: str(directory / f"{each.name}.versions")}
             each.pulsar_port = free_port()
+            each.ready_s = ready_s
         self._urls = "pulsar://" + ",".join(f"127.0.0.1:{each.pulsar_port}" for each in self.nodes)
         self._producers: Producers
         self._changing: DefinitionClients

@@ -10,7 +10,7 @@ import threading
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -18,6 +18,7 @@ import lithify
 from lithify.blobs.replication.peers import BlobPeer, BlobPeers
 from lithify.http import create_app
 from lithify.pulsar.broker import Broker
+from tests.forked_processes import ForkedProcess
 from tests.patience import PROCESS_S_MAX, at_most
 
 if TYPE_CHECKING:
@@ -36,21 +37,25 @@ class Served:
         *options: str,
         stderr: int | None = None,
         files_max: int | None = None,
-        command: Sequence[str] = (str(COMMAND),),
+        command: Sequence[str] = (),
         **environ: str,
     ) -> None:
-        """`files_max` is how many descriptors it may have; `command` runs `lithify`."""
+        """`files_max` is how many descriptors it may have; `command` runs another `lithify`."""
         ports = ("--pulsar-port", "0", "--http-port", "0")
-        limit = () if files_max is None else ("sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh")
         # A pipe without a reader takes some lines only.
         self._log = TemporaryFile("w+")  # noqa: SIM115  (closed by `close`)
-        self.process = subprocess.Popen(
-            [*limit, *command, "serve", "--data", data, *ports, *options],
-            stdout=subprocess.PIPE,
-            stderr=self._log if stderr is None else stderr,
-            text=True,
-            env=os.environ | environ,
-        )
+        words = ["serve", "--data", str(data), *ports, *options]
+        kept: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "stderr": self._log if stderr is None else stderr,
+            "text": True,
+            "env": os.environ | environ,
+        }
+        self.process: subprocess.Popen[str]
+        if command:
+            self.process = subprocess.Popen([*command, *words], **kept)
+        else:
+            self.process = ForkedProcess("lithify", words, files_max=files_max, **kept)
         assert self.process.stdout is not None
         with at_most(PROCESS_S_MAX, self.process.kill):
             self.pulsar = self.process.stdout.readline().removeprefix("pulsar").strip()

@@ -8,13 +8,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lithify.raft.client.client import RaftClient
 from lithify.raft.net.client_operations import Address, ClientOperation
+from tests.forked_processes import ForkedProcess
 from tests.patience import PROCESS_S_MAX, at_most
 from tests.ports import free_port
 
@@ -50,10 +50,14 @@ class RaftProcess:
             "peers": self.peers,
             "join": self.join,
         }
-        command = [sys.executable, "-m", "tests.cli.raft_server", json.dumps(given)]
         with self.errors.open("a") as errors:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            self.process = ForkedProcess(
+                "tests.cli.raft_server",
+                [json.dumps(given)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             )
 
     def await_ready(self) -> None:

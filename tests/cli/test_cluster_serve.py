@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,7 +76,7 @@ def test_a_signal_that_does_not_wake_the_main_thread_ends_the_wait_for_a_quorum(
     three: list[Member],
 ) -> None:
     first, *others = three
-    first.program = (sys.executable, "-m", "tests.cli.interrupted_serve")
+    first.program = "tests.cli.interrupted_serve"
     first.start(others)
     assert first.process is not None
     first.process.communicate(timeout=PROCESS_S_MAX)

@@ -10,11 +10,14 @@ import pytest
 import lithify
 from lithify.errors import WriteFailed
 from lithify.log.file_names import DELETED
+from lithify.node.node import Node
+from lithify.node.settings import NodeSettings
 from lithify.topics.topics import TopicNotFound
 from tests.cli.nodes import served
 from tests.fault.asking import ADMIN, EARLIEST, RECEIVE_MS, TOPIC, ask, client_of, said
 from tests.fault.disks import filled, small_disk
 from tests.fault.test_node_disks import DISK_BYTES, used_bytes
+from tests.old_directory import messages_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +41,31 @@ def begin(data: Path, *, stops: pytest.MonkeyPatch | None = None) -> None:
             with pytest.raises(KeyboardInterrupt):
                 node.topics.delete(DELETED_TOPIC)
     assert (data / "topics/public/default/deleted" / DELETED).exists()
+
+
+def test_a_node_with_a_cluster_port_starts_on_a_full_disk_only_with_the_reserve(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        settings = NodeSettings(str(disk / "data"), node="n1", cluster_port=0)
+        with Node(settings) as node:
+            node.topics.create(TOPIC).append(value=b"one")
+        with filled(disk), Node(settings) as node:
+            assert messages_of(node, TOPIC) == [b"one"]
+        (disk / "data/RESERVE").unlink()
+        # Other nodes would see a start that it has not recorded.
+        with filled(disk), pytest.raises(WriteFailed, match=r"data/raft: No space left"):
+            Node(settings)
+        with Node(settings) as node:
+            assert messages_of(node, TOPIC) == [b"one"]
+
+
+def test_a_new_node_on_a_full_disk_names_the_file_that_it_cannot_write(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        (disk / "data").mkdir()
+        (disk / "data/LOCK").touch()
+        with filled(disk), pytest.raises(WriteFailed, match=r"data/LOCK: No space left"):
+            lithify.open(str(disk / "data"))
 
 
 @pytest.mark.parametrize("reserve", ["a reserve", "no reserve"])

@@ -130,14 +130,20 @@ def test_a_text_creates_changes_and_drops_a_blob_store(node: ClusterNode, tmp_pa
     [
         (STORE.replace("4096", "12"), "setting segment_bytes is 12"),
         (STORE + "settings.speed = 3\n", "setting speed is 3"),
-        ("[stores.known.settings]\npolicy = 7\n", "setting policy is 7"),
+        ("[stores.known.settings]\npolicy = 7\n", "setting policy is 7, must be text"),
         (
             '[topics."public/default/a".settings]\nretention = 1\n',
             "setting retention is 1",
         ),
-        ('[topics."public/default/a".settings]\nkey_ttl_ms = "1h"\n', "setting key_ttl_ms is"),
+        (
+            '[topics."public/default/a".settings]\nkey_ttl_ms = "1h"\n',
+            "setting key_ttl_ms is '1h', must be a whole number",
+        ),
         ('[topics."public/default/a".settings]\nretention_ms = -2\n', "setting retention_ms is -2"),
-        ('[namespaces."public/default".settings]\nkeep_keyless = 1\n', "setting keep_keyless is 1"),
+        (
+            '[namespaces."public/default".settings]\nkeep_keyless = 1\n',
+            "setting keep_keyless is 1, must be true or false",
+        ),
     ],
 )
 def test_a_text_that_the_owner_could_not_execute_is_refused(

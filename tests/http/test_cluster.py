@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lithify.clock import ManualClock, SystemClock
 from lithify.errors import RunCancelled
+from lithify.http.cluster.overview import find_problems
 from lithify.metastore.compaction.holds import NamedHold, place_hold, release_hold
 from lithify.metastore.compaction.settings import HistorySettings
 from lithify.metastore.transaction import Put, Transaction
@@ -68,6 +70,24 @@ def test_only_a_node_that_answers_is_added(tmp_path: Path) -> None:
         kind, why = node.refused(404, "POST", "/cluster/leave", json={"name": "n2"})
         assert (kind, why) == ("MemberAbsent", "node n2 is not a member of the cluster: n1")
         assert [row["name"] for row in node.call("GET", "/cluster")["nodes"]] == ["n1"]
+
+
+def test_a_node_that_is_no_member_says_so_beside_its_other_problems() -> None:
+    transport = SimpleNamespace(refused={"solo": "it is foreign"}, refused_by={})
+    storage = SimpleNamespace(refused="")
+    raft = SimpleNamespace(ailing={}, transport=transport, storage=storage, groups={})
+    refused, no_member = find_problems(SimpleNamespace(node=raft))
+    assert refused == "node solo is refused: it is foreign"
+    assert "no longer, a member of the cluster" in no_member
+
+
+def test_a_clock_that_is_behind_is_a_problem(tmp_path: Path) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    with ClusterNode(tmp_path, clock=clock) as node:
+        assert node.call("GET", "/cluster")["problems"] == []
+        clock.jump(-90)
+        [problem] = node.call("GET", "/cluster")["problems"]
+        assert "s ahead of the clock of this node: set the clocks of all nodes" in problem
 
 
 def test_leadership_is_not_transferred_to_a_node_that_is_no_member(node: ClusterNode) -> None:

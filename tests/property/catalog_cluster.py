@@ -202,8 +202,8 @@ class CatalogWorld(MetastoreWorld):
         found = [self.catalogs[member] for member in sorted(config.members)]
         newest = max(each.manager.versions.latest.version for each in found)
         listened = [each.listener.last for each in found]
-        if not newest or any(self.open_changes[each.manager] for each in found):
-            # A node that was removed, and does not know it, answers nothing.
+        if not newest or any(self.open_changes.values()):
+            # Also one that was removed, and is not notified, answers in the end.
             return False
         if any(last is None or last.version < newest for last in listened):
             return False

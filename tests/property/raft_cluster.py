@@ -275,9 +275,12 @@ class World:
     def ask_whether_member(self) -> None:
         name = self.a_group()
         if (member := self.one()) is not None and not member.groups[name].leader:
-            for other in NAMES:
-                query = MemberQuery(member.name, other, member.groups[name].term)
-                self.network.append((name, query))
+            self.send_queries(member, name)
+
+    def send_queries(self, member: Member, name: str) -> None:
+        for other in NAMES:
+            query = MemberQuery(member.name, other, member.groups[name].term)
+            self.network.append((name, query))
 
     def change(self) -> None:
         group = self.a_group()
@@ -450,8 +453,11 @@ class World:
         self.clock.advance(0.1)
         for member in list(self.members.values()):
             with self.running(member):
-                for group in member.groups.values():
+                for name, group in member.groups.items():
                     group.tick()
+                    if group.is_lonely:
+                        # As the node does.
+                        self.send_queries(member, name)
                 self.work(member)
                 for _ in range(12):
                     for act in member.background():

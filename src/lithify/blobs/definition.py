@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lithify.blobs.settings import StoreShape
 from lithify.errors import InvalidSetting
+from lithify.settings import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -182,5 +183,5 @@ def _typed(default: object, value: object, name: str) -> object:
         wanted = (bool,)
     fits = isinstance(value, wanted) and isinstance(value, bool) == isinstance(default, bool)
     if not fits and not (default is None and value is None):
-        raise InvalidSetting(name, value, f"of the kind of {default!r}")
+        raise InvalidSetting(name, value, kind_of(default))
     return value

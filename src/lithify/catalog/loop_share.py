@@ -19,7 +19,7 @@ import asyncio
 __all__ = ["LoopShare"]
 
 SLICE_S = 0.0005
-"""A thread that has written something waits as long for the interpreter, often per request."""
+"""A request waits as long several times: its threads need the interpreter, too."""
 PAUSE_S_MAX = 0.005
 """A slice that has waited for something longer did not use the loop all the time."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lithify.errors import LogLocked
+from lithify.errors import LogLocked, WriteFailed
 
 if TYPE_CHECKING:
     from lithify.checksum import Buffer
@@ -43,9 +43,15 @@ def lock_owner(fs: FileSystem, path: str) -> str:
 def hold_directory(fs: FileSystem, path: str, owner: str) -> FileLock:
     """Lock a directory for this process alone, with the lock file `path` in it.
 
-    Raises `LogLocked`, which names the process that holds the lock.
+    Raises `LogLocked`, which names the process that holds the lock, or `WriteFailed`.
     """
-    lock = fs.lock_directory(path, owner)
+    try:
+        lock = fs.lock_directory(path, owner)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # A refused write does not name the path.
+        raise WriteFailed(path, error) from error
     if lock is None:
         raise LogLocked(path.rpartition("/")[0], lock_owner(fs, path))
     return lock

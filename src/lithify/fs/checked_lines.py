@@ -68,11 +68,10 @@ def read_value(
 
     None if the file is missing, unreadable or damaged, or has another version.
     """
-    if not fs.exists(path):
-        return None
     try:
         lines, _ = read_lines(fs, path)
-        row = json.loads(lines[0][1])
+        # As text: the decoder would first find out the encoding of bytes.
+        row = json.loads(lines[0][1].decode())
         return make(row) if row["version"] == version else None
     except (LithifyError, OSError, ValueError, KeyError, TypeError, IndexError):
         return None

@@ -63,6 +63,8 @@ def read_dead_set(fs: FileSystem, directory: str, ref: DeadRef) -> DeadSet:
         data = read_file(fs, path)
     except FileNotFoundError:
         raise MissingFile(path, f"{directory}/{MANIFEST}") from None
+    except PermissionError as error:
+        raise ReadFailed(path, 0, error) from error
     if len(data) != ref.file_bytes or crc32c(data) != ref.crc:
         raise DamagedFile(path, 0, "is not the dead set the manifest names")
     return DeadSet.from_bytes(data, ref.parts, path)
@@ -79,6 +81,8 @@ class OpenSegment:
             self.file: File = fs.open_read(path)
         except FileNotFoundError:
             raise MissingFile(path, f"{directory}/{MANIFEST}") from None
+        except PermissionError as error:
+            raise ReadFailed(path, 0, error) from error
         self.users = 0
         self.blocks = BlockIndex()
         self.frames_end = 0

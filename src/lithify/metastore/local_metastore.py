@@ -8,8 +8,9 @@ this member has applied. Without a member here they raise `MetastoreUnavailable`
 whose node leaves the group or stops.
 
 A watch asks for the changes above the last revision that it has yielded, again and again. Applied
-commands only wake it. So it misses and repeats nothing, whatever happens in between: a restart of a
-leader, a snapshot that this member installs, a slow reader.
+commands only wake it, and it does not ask if they changed a few keys outside of its range. So it
+misses and repeats nothing, whatever happens in between: a restart of a leader, a snapshot that this
+member installs, a slow reader.
 
 The time of the store advances with commands. `wait_safe_time` sends one if there are no others: to
 the leader, whose clock decides, when this node's clock has reached the time, and again after
@@ -36,6 +37,7 @@ from lithify.metastore import command_format as commands
 from lithify.metastore import query_format as replies
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.purge import Purged, purge_state
+from lithify.metastore.queries import has_no_news
 from lithify.metastore.requests import MetastoreRequests
 from lithify.metastore.transaction import check_key
 from lithify.raft.errors import GroupAbsent
@@ -89,6 +91,11 @@ class LocalMetastore(MetastoreRequests):
         return state
 
     @property
+    def ahead_ms(self) -> int:
+        """How far the time of the store is ahead of the clock of this node."""
+        return milliseconds(self.state.time) - self._clock.now_ms()
+
+    @property
     def leading_term(self) -> int:
         """The term in which this node leads the metastore; 0 if it does not lead."""
         return self.group.leading_term
@@ -120,7 +127,8 @@ class LocalMetastore(MetastoreRequests):
                 yield revision
             # A member that has just started may be behind the revision that was asked for.
             after = max(after, page.through)
-            while self.state.revision <= after:
+            while (state := self.state).revision <= after or has_no_news(state, start, end, after):
+                after = max(after, state.revision)
                 await self._applied_more()
 
     async def wait_safe_time(self, time: int) -> None:
@@ -178,10 +186,13 @@ class LocalMetastore(MetastoreRequests):
 
     async def _applied_more(self, timeout_s: float | None = None) -> None:
         """Return when this member has applied something more, or after a time."""
-        next_index = self.group.applied_index + 1
+        waiting = self.node.listeners.wait_applied(self.name, self.group.applied_index + 1)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.node.listeners.wait_applied(self.name, next_index)
+            if timeout_s is None:
+                await waiting
+            else:
+                async with asyncio.timeout(timeout_s):
+                    await waiting
         except TimeoutError:
             return
         except GroupAbsent as error:

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from lithify.metastore.key_histories import KeyRow
     from lithify.metastore.state import MetastoreState
 
-__all__ = ["answer"]
+__all__ = ["answer", "has_no_news"]
 
 EXAMINED_MAX = 10_000
 """Keys or changes for one page: about 10 ms of the thread that all groups share."""
+NEWS_MAX = 64
+"""Changed keys that a watch of a member looks at by itself: some 10 µs."""
 COUNTED_MAX = 2000
 """Changes for one page of a count: each of them searches a key's history."""
 ENTRIES_BYTES_MAX = 8 * 2**20
@@ -200,6 +202,21 @@ class _Changed:
     place: Place
     changes: list[tuple[bytes, int]]
     """Key, and 1 if it has a value."""
+
+
+def has_no_news(state: MetastoreState, start: bytes, end: bytes, after: int) -> bool:
+    """Do all revisions above `after` change only keys outside of a range?
+
+    False if it is not known at once: they are compacted, or change more than a few keys.
+    """
+    columns = state.revisions
+    row = columns.row_above(after)
+    if after < state.floor or row == len(columns):
+        return False
+    first, _ = columns.change_bounds(row)
+    if len(columns.keys) - first > NEWS_MAX:
+        return False
+    return not any(start <= key and (key < end or not end) for key in columns.keys[first:])
 
 
 def _changes(state: MetastoreState, asked: wire.AskedChanges) -> bytes | QueryRead:

@@ -37,7 +37,6 @@ Everything else runs in the cluster thread.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -59,6 +58,7 @@ from lithify.metastore.maintenance import maintained
 from lithify.node.catalog.changes_in_bounded_time import BoundedChanges, ChangeUnknown
 from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
+from lithify.node.named_peers import check_named_peers
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
 from lithify.ownership import NodeUrls
@@ -307,6 +307,7 @@ class Cluster:
         await self._stack.enter_async_context(maintained(metastore, self._clock))
         self._saying = asyncio.create_task(self._say_whom())
         if has_port:
+            await check_named_peers(node, GROUP)
             await self._until_member()
         await self._until_available(self.catalog.start)
         node.listeners.on_applied(self._applied)
@@ -427,12 +428,20 @@ class Cluster:
             return f"the disk: {self.node.storage.refused}"
         group = self.node.groups.get(GROUP)
         if group is None or not group.config.members:
-            what = f"lithify cluster join {self.name} {self.address}"
-            return f"a node of the cluster to add this one ({what})"
+            return self._joining
         if group.leader:
             return "" if group.applied_index else f"the log of {group.leader}"
         missing = group.config.electorate - {self.name} - set(self.node.transport.connected)
-        return ", ".join(sorted(missing)) or "an election"
+        if missing:
+            return ", ".join(sorted(missing))
+        is_new = not self.node.identity.recognition.cluster_id
+        has_cluster = any(self.node.transport.cluster_ids.values())
+        return self._joining if is_new and has_cluster else "an election"
+
+    @property
+    def _joining(self) -> str:
+        what = f"lithify cluster join {self.name} {self.address}"
+        return f"a node of the cluster to add this one ({what})"
 
     def _timing(self) -> ActivationTiming:
         return ALONE if self.is_alone else IN_CLUSTER
@@ -501,9 +510,13 @@ class _OwnState(LocalMetastore):
 
 def _wait(future: Future[T]) -> T:
     """The result; a signal that comes just before the thread sleeps is handled soon after."""
-    while not future.done():
-        wait([future], WAKE_S)
-    return future.result()
+    while True:
+        try:
+            return future.result(WAKE_S)
+        except TimeoutError:
+            # Also what it may have raised itself.
+            if future.done():
+                return future.result()
 
 
 def _machine_of(group: str) -> MetastoreMachine:

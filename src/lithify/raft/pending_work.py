@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lithify.raft.core.messages import RaftMessage
     from lithify.raft.machine import Send
 
+    SendNow = Callable[[list[RaftMessage]], None]
+
 __all__ = ["Job", "Outgoing"]
 
 

@@ -18,7 +18,7 @@ A rule is one line of text, `operation path [nth=N] [count=N|*] [seconds=S] KIND
 
 | kind | effect |
 |---|---|
-| ENOSPC, EIO, EROFS | `OSError`, and nothing was done |
+| ENOSPC, EIO, EROFS, EACCES | `OSError`, and nothing was done |
 | SHORT | half of the bytes of a write, writev, overwrite or copy_range are written, then ENOSPC |
 | SLOW | the clock sleeps for `seconds`, then the operation continues |
 | CRASH | `PowerCut`, and nothing was done |
@@ -53,8 +53,8 @@ __all__ = ["MUTATING", "Fault", "FaultyFileSystem", "PowerCut"]
 
 T = TypeVar("T")
 
-KINDS = frozenset({"ENOSPC", "EIO", "EROFS", "SHORT", "SLOW", "CRASH", "CRASH_AFTER"})
-_ERRNO = {"EIO": errno.EIO, "EROFS": errno.EROFS}
+KINDS = frozenset({"ENOSPC", "EIO", "EROFS", "EACCES", "SHORT", "SLOW", "CRASH", "CRASH_AFTER"})
+_ERRNO = {"EIO": errno.EIO, "EROFS": errno.EROFS, "EACCES": errno.EACCES}
 
 MUTATING = frozenset(
     {

@@ -160,3 +160,31 @@ def test_the_status_counts_what_is_retained() -> None:
     store.purge()
     status = replies.parse_status(store.ask(replies.encode_status()))
     assert (status.unpurged, status.values) == (0, 1)
+
+
+def test_news_of_other_ranges_are_no_news() -> None:
+    store = Store()
+    before = store.put(b"b", b"1")
+    store.put(b"a", b"1")
+    store.run(Put(b"c", b"1"), Put(b"z", b"1"))
+    state = store.state
+    assert queries.has_no_news(state, b"b", b"c", before)
+    assert not queries.has_no_news(state, b"b", b"c\0", before)
+    assert not queries.has_no_news(state, b"b", b"", before)
+    assert not queries.has_no_news(state, b"b", b"c", before - 1)
+    store.delete(b"b")
+    assert not queries.has_no_news(state, b"b", b"c", before)
+
+
+def test_whether_there_are_news_is_left_to_a_query_if_they_are_compacted_or_many() -> None:
+    store = Store()
+    before = store.put(b"b", b"1")
+    assert not queries.has_no_news(store.state, b"x", b"", before)
+    store.run(*(Put(b"a%d" % number, b"1") for number in range(queries.NEWS_MAX)))
+    assert queries.has_no_news(store.state, b"x", b"", before)
+    last = store.put(b"a", b"1")
+    assert not queries.has_no_news(store.state, b"x", b"", before)
+    store.compact(last)
+    store.put(b"a", b"2")
+    assert not queries.has_no_news(store.state, b"x", b"", before)
+    assert queries.has_no_news(store.state, b"x", b"", last)

@@ -37,7 +37,7 @@ from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
 from lithify.log.file_names import ERASE
 from lithify.log.segments.overwrite import Erasure
-from lithify.log.side_files import set_aside
+from lithify.log.side_files import check_is_unusable, set_aside
 from lithify.positions import NO_POSITION
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def load_erase(fs: FileSystem, directory: str, events: EventSink = ignore_events
     try:
         return read_erase(fs, directory)
     except (Corrupt, UnsupportedVersion, OSError) as error:
+        check_is_unusable(error)
         set_aside(fs, f"{directory}/{ERASE}", str(error), events)
         with suppress(WriteFailed):
             write_erase(fs, directory, EraseState())

@@ -58,8 +58,13 @@ class PlannedUpdate:
     update: CatalogUpdate
     applied: tuple[bool, ...]
     """Of each command: did it change something?"""
-    catalog: Catalog
-    """The catalog with the changes, which have no version yet: for a dry run."""
+    base: Catalog
+    """The catalog that it was planned on."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog with the changes, which have no version yet: for a dry run."""
+        return self.base.with_changes(self.update.changes)
 
 
 def plan_batch(
@@ -73,16 +78,16 @@ def plan_batch(
     changes: list[CatalogChange] = []
     applied = []
     planned = catalog
+    found: Sequence[CatalogChange] = ()
     for command in commands:
+        if found:
+            planned = planned.with_changes(found)
         found = command.changes(planned, ids)
         applied.append(bool(found))
-        if found:
-            changes += found
-            planned = planned.with_changes(found)
+        changes += found
     if not changes:
         return None
     if ids.next != catalog.next_id:
         changes.append(SetNextId(ids.next))
-        planned = planned.with_changes(changes[-1:])
     update = CatalogUpdate(catalog.version + 1, delay_ms, tuple(changes))
-    return PlannedUpdate(update, tuple(applied), planned)
+    return PlannedUpdate(update, tuple(applied), catalog)

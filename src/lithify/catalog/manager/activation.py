@@ -5,6 +5,10 @@ every node the time to receive a version before it is active. Clocks of nodes di
 the skew. So when the activation plus the skew has passed on one node, the activation has passed
 on each.
 
+A wait takes no longer than the delay and twice the skew. If an activation is later than that, a
+node leads, or led, with a clock that is further ahead than the skew. Then the change is answered,
+and a line says by how much. Nodes whose clocks are behind find it in force later.
+
 A cluster of one node needs neither: a version is active when it is appended.
 """
 
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lithify.hybrid_time import add_ms, ceil_ms, milliseconds
+from lithify.logger import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE", "ActivationTiming", "ActivationWait"]
 
-SLEEP_S_MAX = 1.0
+_log = get_logger("lithify.catalog")
+
+SLEEP_MS_MAX = 1000
 """The wall clock may jump while a wait sleeps."""
 
 
@@ -57,5 +64,12 @@ class ActivationWait:
         if timing == ALONE:
             return
         until_ms = milliseconds(ceil_ms(add_ms(activation, timing.skew_ms)))
-        while (left_ms := until_ms - self._clock.now_ms()) > 0:
-            await self._sleep(min(left_ms / 1000, SLEEP_S_MAX))
+        rest_ms = timing.delay_ms + 2 * timing.skew_ms
+        ahead_ms = until_ms - self._clock.now_ms() - rest_ms
+        if ahead_ms > 0:
+            what = "the time of the metastore is ahead of the clock of this node"
+            _log.warning(what, ahead_ms=ahead_ms)
+        while (left_ms := until_ms - self._clock.now_ms()) > 0 and rest_ms > 0:
+            sleep_ms = min(left_ms, rest_ms, SLEEP_MS_MAX)
+            rest_ms -= sleep_ms
+            await self._sleep(sleep_ms / 1000)

@@ -189,10 +189,11 @@ class CatalogFollower:
     async def _trim(self, snapshot: int) -> None:
         """Drop the versions below a snapshot."""
         # Memory of many catalogs is freed a few at a time: all at once delays every other task.
-        dropped, share = [], LoopShare()
+        dropped: list[Catalog] = []
+        share = LoopShare()
         for version in range(self._versions.earliest.version, snapshot):
             dropped.append(self._versions.at_version(version))
-            if version % VERSIONS_PER_TURN == 0:
+            if len(dropped) % VERSIONS_PER_TURN == 0:
                 await share.give()
         if dropped:
             self._versions.replace(self._versions.at_version(snapshot))

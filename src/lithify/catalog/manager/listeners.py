@@ -72,9 +72,7 @@ class CatalogListeners:
         """Deliver what is announced, until cancelled."""
         while True:
             before, after, update, listeners = await self._announced.get()
-            deliveries = [_deliver(listener, before, after, update) for listener in listeners]
-            # With the exceptions as results, also that of a task that a listener has cancelled.
-            results = await asyncio.gather(*deliveries, return_exceptions=True)
+            results = await _deliver_to_all(listeners, before, after, update)
             for listener, result in zip(listeners, results, strict=True):
                 if result is not None:
                     _log.error(
@@ -84,6 +82,29 @@ class CatalogListeners:
                         exc_info=result,
                     )
             self.ready.advance(after.version)
+
+
+async def _deliver_to_all(
+    listeners: tuple[CatalogListener, ...],
+    before: Catalog,
+    after: Catalog,
+    update: CatalogUpdate | None,
+) -> list[BaseException | None]:
+    """The errors of the listeners, None for each that has finished."""
+    if len(listeners) == 1:
+        # No task of its own: changes wait for it, and each turn of the loop takes time.
+        try:
+            await listeners[0](before, after, update)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Also that of a task that the listener has cancelled.
+            return [error]
+        return [None]
+    deliveries = [_deliver(listener, before, after, update) for listener in listeners]
+    # With the exceptions as results, also that of a task that a listener has cancelled.
+    return await asyncio.gather(*deliveries, return_exceptions=True)
 
 
 async def _deliver(

@@ -121,7 +121,7 @@ class CatalogManager:
         Raises what a command raises, `CatalogBusy`, `AppendOutcomeUnknown`, `MetastoreUnavailable`.
         """
         settled = await self._executions.execute(commands, is_long=is_long)
-        await self._activation.wait(settled.activation)
+        await self._wait_active(settled.activation)
         if isinstance(settled.result, Exception):
             raise settled.result
         return settled.result
@@ -134,9 +134,14 @@ class CatalogManager:
         must still hold when it is published (`SnapshotRefused`).
         """
         catalog = self.versions.at_version(version)
-        await self._activation.wait(catalog.activation)
+        await self._wait_active(catalog.activation)
         chunks = chunks_of_catalog(catalog)
         return await self._log.save_snapshot(version, chunks, CatalogFold(), demands)
+
+    async def _wait_active(self, activation: int) -> None:
+        await self._activation.wait(activation)
+        # What was answered is in force here, also if the clock of this node is behind.
+        self._time.observe(activation)
 
     # -- life
 

@@ -273,12 +273,12 @@ class Compactor:
     ) -> Report:
         """Compact now. Raises `RunRefused` naming what the run would wait for."""
         arguments = self._arguments(settings, jobs, control)
-        steps = self._steps(arguments)
         with self._allowed(arguments) as allowance:
-            finished = resume_run(steps, allowance)
+            finished = resume_run(self._steps(arguments), allowance)
             if finished is not None and trigger == Trigger.UNFINISHED:
                 return finished
-            return self._run(arguments, steps, trigger, allowance)
+            # Steps of its own: those of the resumed run know which of its groups are published.
+            return self._run(arguments, self._steps(arguments), trigger, allowance)
 
     def recover(self, *, control: RunControl | None = None) -> Report | None:
         """Resume or discard a run that was killed; None if there was none."""

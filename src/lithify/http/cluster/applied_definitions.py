@@ -23,6 +23,7 @@ from lithify.catalog.commands.tenants_and_namespaces import AlterNamespace, Crea
 from lithify.catalog.commands.topics import AlterTopic, CreateTopic
 from lithify.errors import InvalidSetting
 from lithify.json_settings import changed_settings
+from lithify.settings import kind_of
 from lithify.topics.definitions.compaction_settings import TopicCompactionSettings
 from lithify.topics.definitions.policies import Policies
 
@@ -64,7 +65,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
         default = _DEFAULTS[name]
         wanted = (int, float) if isinstance(default, float) else (type(default),)
         if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
-            raise InvalidSetting(name, value, f"of the kind of {default!r}")
+            raise InvalidSetting(name, value, kind_of(default))
     for kind in (Policies, TopicCompactionSettings):
         known = {each.name for each in fields(kind)}
         kind(**{name: value for name, value in settings.items() if name in known})

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["find_problems", "read_overview"]
 
+AHEAD_MS_MAX = 1000
+"""Clocks should differ by half a second at most; every command takes the time further."""
+
 
 async def read_overview(cluster: ClusterAccess) -> dict[str, Any]:
     """The cluster as JSON."""
@@ -85,7 +88,7 @@ def find_problems(cluster: ClusterAccess) -> list[str]:
         found.append(f"the disk refuses what the metastore writes: {node.storage.refused}")
     group = node.groups.get(GROUP)
     if group is None:
-        return found or ["this node is not, or no longer, a member of the cluster"]
+        return [*found, "this node is not, or no longer, a member of the cluster"]
     if group.stopped is not None:
         found.append(f"the metastore has stopped on this node: {group.stopped}")
     elif not group.leader:
@@ -93,4 +96,8 @@ def find_problems(cluster: ClusterAccess) -> list[str]:
         names = ", ".join(sorted(away))
         waits = f"not connected: {names}" if names else "an election is in progress"
         found.append(f"the metastore has no leader: {waits}")
+    ahead_ms = cluster.metastore.ahead_ms
+    if ahead_ms > AHEAD_MS_MAX:
+        ahead = f"{ahead_ms / 1000:.1f} s ahead of the clock of this node"
+        found.append(f"the time of the metastore is {ahead}: set the clocks of all nodes")
     return found

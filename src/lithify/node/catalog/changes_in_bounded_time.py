@@ -5,7 +5,9 @@
 
 1. If the write-ahead log of the Raft node was not written to in the last `WRITTEN_S`, or the disk
    is nearly full, a small file is written beside it. If the disk refuses that, the change is
-   refused by `WriteFailed`: nothing was done. Requests at the same time share one such check.
+   refused by `WriteFailed`: nothing was done. Requests at the same time share one such check. The
+   free space is read in another thread, so a change does not wait for that if it was enough in the
+   last `ROOM_S`.
 2. The change runs. A command that was proposed cannot be withdrawn: the log writes it as soon as
    the disk accepts it. So if the disk refuses what waits for it during `REFUSED_S`, or if there is
    no result after `RUN_S`, the change raises `ChangeUnknown`, and its outcome is open.
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from lithify.raft.node.node import RaftNode
+    from lithify.raft.storage.storage import RaftStorage
 
 __all__ = ["BoundedChanges", "ChangeUnknown"]
 
 T = TypeVar("T")
 
 WRITTEN_S = 1.0
+ROOM_S = 0.1
 PROBE_BYTES = 16 * 1024
 """More than almost all changes write."""
 REFUSED_S = 5.0
@@ -62,16 +66,22 @@ class BoundedChanges:
         self._storage = node.storage
         self._clock = SystemClock()
         self._checking: asyncio.Task[None] | None = None
+        self._room_s = float("-inf")
+        """When there was enough free space."""
 
     async def run(self, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of a change; see the module."""
-        if not self._node.reads_only:
+        if not self._node.reads_only and not self._is_checked():
             await self._check()
-        task = asyncio.ensure_future(change())
-        try:
-            return await self._bounded(task)
-        finally:
-            task.cancel()
+        return await self._bounded(change)
+
+    def _is_checked(self) -> bool:
+        return self._is_written() and self._clock.monotonic_s() - self._room_s < ROOM_S
+
+    def _is_written(self) -> bool:
+        """Has the disk accepted what the log wrote last, just now?"""
+        storage = self._storage
+        return self._clock.monotonic_s() - storage.written_s < WRITTEN_S and not storage.refused
 
     async def _check(self) -> None:
         if self._checking is None or self._checking.done():
@@ -81,9 +91,10 @@ class BoundedChanges:
 
     async def _check_disk(self) -> None:
         storage = self._storage
-        if self._clock.monotonic_s() - storage.written_s < WRITTEN_S and not storage.refused:
+        if self._is_written():
             free_bytes = await asyncio.to_thread(storage.fs.free_bytes, storage.directory)
             if free_bytes >= LEFT_BYTES:
+                self._room_s = self._clock.monotonic_s()
                 return
         await asyncio.to_thread(self._probe)
 
@@ -94,17 +105,49 @@ class BoundedChanges:
         except OSError as error:
             raise WriteFailed(directory, error) from error
 
-    async def _bounded(self, task: asyncio.Task[T]) -> T:
-        now_s = self._clock.monotonic_s
-        limit_s = now_s() + RUN_S
-        refused_s: float | None = None
-        while True:
-            await asyncio.wait({task}, timeout=CHECK_S)
-            if task.done():
-                return task.result()
-            refused = self._storage.refused
-            refused_s = (now_s() if refused_s is None else refused_s) if refused else None
-            if refused_s is not None and now_s() - refused_s >= REFUSED_S:
-                raise ChangeUnknown(f"the disk refuses to write it: {refused}")
-            if now_s() >= limit_s:
-                raise ChangeUnknown(f"no result after {RUN_S:g} s")
+    async def _bounded(self, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        # Without a task for the change: each turn of the loop would add to its duration.
+        try:
+            async with asyncio.timeout(None) as limit:
+                ending = _Ending(self._storage, limit)
+                try:
+                    return await change()
+                finally:
+                    ending.close()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ChangeUnknown(ending.why) from None
+
+
+class _Ending:
+    """Lets a change time out when its outcome will not be known soon."""
+
+    def __init__(self, storage: RaftStorage, limit: asyncio.Timeout) -> None:
+        self.why = ""
+        self._storage = storage
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._until_s = self._loop.time() + RUN_S
+        self._refused_s: float | None = None
+        """Since when the disk refuses what waits for it."""
+        self._timer = self._loop.call_later(CHECK_S, self._check)
+
+    def close(self) -> None:
+        """The change has ended."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        now_s, refused = self._loop.time(), self._storage.refused
+        if not refused:
+            self._refused_s = None
+        elif self._refused_s is None:
+            self._refused_s = now_s
+        if self._refused_s is not None and now_s - self._refused_s >= REFUSED_S:
+            self.why = f"the disk refuses to write it: {refused}"
+        elif now_s >= self._until_s:
+            self.why = f"no result after {RUN_S:g} s"
+        if self.why:
+            self._limit.reschedule(now_s)
+        else:
+            self._timer = self._loop.call_later(CHECK_S, self._check)

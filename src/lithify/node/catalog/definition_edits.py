@@ -88,11 +88,21 @@ class _Plan:
     """The changes of one edit; each part sees those before it."""
 
     def __init__(self, catalog: Catalog, ids: NewIds, node: str, alive: tuple[str, ...]) -> None:
-        self._catalog = catalog
+        self._base = catalog
         self._ids = ids
         self._node = node
         self._alive = alive
         self._changes: list[CatalogChange] = []
+        self._applied = 0
+        """Changes that `_base` has."""
+
+    @property
+    def _catalog(self) -> Catalog:
+        """The catalog with the changes so far. Nothing needs it after the last one."""
+        if self._applied < len(self._changes):
+            self._base = self._base.with_changes(self._changes[self._applied :])
+            self._applied = len(self._changes)
+        return self._base
 
     def run(self, before: Definitions, after: Definitions) -> list[CatalogChange]:
         """What is above others is created before, and dropped after them."""
@@ -117,11 +127,7 @@ class _Plan:
         return self._changes
 
     def _execute(self, command: CatalogCommand) -> None:
-        self._add(list(command.changes(self._catalog, self._ids)))
-
-    def _add(self, changes: list[CatalogChange]) -> None:
-        self._changes += changes
-        self._catalog = self._catalog.with_changes(changes)
+        self._changes += command.changes(self._catalog, self._ids)
 
     def _put_tenant(self, name: str, settings: Mapping[str, Any], *, is_new: bool) -> None:
         if is_new:
@@ -165,7 +171,7 @@ class _Plan:
         assert topic is not None
         if topic.created_ms != new.created_ms:
             topic = replace(topic, created_ms=new.created_ms)
-            self._add([PutObject(topic)])
+            self._changes.append(PutObject(topic))
         self._replace_settings(topic, str(name), new.settings)
 
     def _place(self) -> tuple[str, ...]:
@@ -189,11 +195,11 @@ class _Plan:
                 raise InvalidDefinition(ObjectKind.STORE, name, rule)
             if new["created_ms"] != store.created_ms:
                 store = replace(store, created_ms=new["created_ms"])
-                self._add([PutObject(store)])
+                self._changes.append(PutObject(store))
             self._replace_settings(store, name, new["settings"])
 
     def _replace_settings(self, of: _WithSettings, name: str, settings: Mapping[str, Any]) -> None:
         found = settings_of(of.kind, name, settings)
         # As text, because True equals 1.
         if encode_settings(found) != encode_settings(of.settings):
-            self._add([PutObject(replace(of, settings=found))])
+            self._changes.append(PutObject(replace(of, settings=found)))

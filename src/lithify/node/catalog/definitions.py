@@ -67,11 +67,12 @@ from lithify.raft.errors import MemberReadsOnly
 from lithify.topics.definitions.definition_store import DefinitionStore
 from lithify.topics.definitions.definitions import (
     AlreadyDefined,
+    Definitions,
     NotDefined,
     NotEmpty,
     RemovedObject,
 )
-from lithify.topics.definitions.definitions_file import COPY, read_definitions
+from lithify.topics.definitions.definitions_file import COPY, read_definitions_text
 from lithify.topics.definitions.edited_mapping import differences
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.metastore.metastore import Metastore
     from lithify.node.node_registry import NodeAddresses
-    from lithify.topics.definitions.definitions import Definitions, NamespaceDefinition
+    from lithify.topics.definitions.definitions import NamespaceDefinition
 
 __all__ = ["CatalogDefinitions", "DefinitionsCluster", "DefinitionsUnknown"]
 
@@ -166,12 +167,13 @@ class CatalogDefinitions(DefinitionStore):
         before the version is ready; it must not wait."""
         is_replaced = cluster.ask(self._begin)
         self.found = cluster.catalog.versions.latest.version > INITIAL_VERSION
-        copied = self._set_aside_copy(events)
+        text = self._set_aside_copy(events)
         if is_replaced:
+            copied = None if text is None else Definitions.from_json(text, self._copy)
             list_lost_topics(fs, directory, self.current, copied, events)
             with suppress(MemberReadsOnly):
                 self._wait(partial(self._write_logs, logs=True))
-        self._write_copy()
+        self._complete_copy()
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -359,9 +361,7 @@ class CatalogDefinitions(DefinitionStore):
 
     def _write_copy(self) -> None:
         with self._writing_copy:
-            version = self.catalog.version
-            own = own_definitions(self.current)
-            text = own.to_json() if version > INITIAL_VERSION else ""
+            version, text = self._content()
             if text != self._copied:
                 try:
                     if text:
@@ -375,6 +375,12 @@ class CatalogDefinitions(DefinitionStore):
                     return
             self._copied, self._copied_version = text, version
 
+    def _content(self) -> tuple[int, str]:
+        """The version, and what a copy of it contains."""
+        version = self.catalog.version
+        own = own_definitions(self.current)
+        return version, own.to_json() if version > INITIAL_VERSION else ""
+
     def _sync_copy(self) -> None:
         self._complete_copy()
         try:
@@ -387,24 +393,30 @@ class CatalogDefinitions(DefinitionStore):
         with suppress(FileNotFoundError):
             self._fs.remove(self._copy)
 
-    def _set_aside_copy(self, events: EventSink) -> Definitions | None:
-        """Keep a copy that names what the catalog does not know; returns what it has."""
+    def _set_aside_copy(self, events: EventSink) -> bytes | None:
+        """Keep a copy that names what the catalog does not know; returns what it has, as JSON."""
+        version, wanted = self._content()
         try:
-            copied = read_definitions(self._fs, self._copy)
+            text = read_definitions_text(self._fs, self._copy)
+            if text is None:
+                return None
+            self._copied = text.decode()
+            if self._copied == wanted:
+                # Nearly always. With very many topics, parsing it takes long.
+                self._copied_version = version
+                return text
+            copied = Definitions.from_json(text, self._copy)
         except LithifyError as error:
             self._copied = "unreadable"
             set_aside(self._fs, self._copy, str(error), events)
             return None
-        if copied is None:
-            return None
-        self._copied = copied.to_json()
         removed = {each.name for each in self.catalog.removals()}
         known = {*self.current.topics, *self.current.stores, *removed}
         lost = [name for name in (*copied.topics, *copied.stores) if name not in known]
         if lost:
             reason = f"the catalog does not define {lost[0]} and {len(lost) - 1} more"
             set_aside(self._fs, self._copy, reason, events)
-        return copied
+        return text
 
 
 def ignore_removal(_removed: RemovedObject) -> None:

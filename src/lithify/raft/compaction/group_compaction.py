@@ -254,9 +254,12 @@ class GroupCompaction:
         """The next job of the worker, if one is due; cheap if none is."""
         if self._closed is not None:
             return None
+        waits = self._drop_wanted or self._plans
+        if self.is_running or not (waits or self._purge_ms is not None):
+            return None
         now_ms = self._clock.now_ms()
         purge = self._purge_ms is not None and now_ms >= self._purge_ms
-        if self.is_running or not (self._drop_wanted or purge or self._plans):
+        if not (waits or purge):
             return None
         state, segments = self._log.state, self._log.segments
         self._running_at = state.snapshot_index

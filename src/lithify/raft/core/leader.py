@@ -254,14 +254,26 @@ class Leader(RoleState):
 
     # Sending.
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are new reads, or a peer lacks something."""
+        log = self.engine.log
+        last, commit = log.last_index, log.committed
+        return self._reads.has_new or any(
+            progress.lacks(last, commit) for progress in self.progress.values()
+        )
+
     def flush(self) -> None:
         """Begin a round for new reads, and send entries to every peer that accepts some."""
         if self._reads.has_new:
             self._reads.begin_round()
             self._send_heartbeats()
             self._confirm_reads()
+        log = self.engine.log
+        last, commit = log.last_index, log.committed
         for peer, progress in self.progress.items():
-            self._send_entries(peer, progress)
+            if progress.lacks(last, commit):
+                self._send_entries(peer, progress)
 
     def _send_entries(self, peer: str, progress: Progress) -> None:
         engine, log = self.engine, self.engine.log
@@ -382,6 +394,8 @@ class Leader(RoleState):
 
     def _commit(self) -> None:
         engine, log = self.engine, self.engine.log
+        if log.committed == log.last_index:
+            return
         durable = {peer: progress.match for peer, progress in self.progress.items()}
         durable[engine.node] = log.stable
         index = agreed_index(engine.members.config, durable)

@@ -52,6 +52,11 @@ class Outbox:
             self._messages.append(message)
 
     @property
+    def has_messages(self) -> bool:
+        """Whether there are messages to send now."""
+        return bool(self._messages)
+
+    @property
     def wants_append(self) -> bool:
         """Whether a message waits for an append that was not handed out."""
         return bool(self._held) and self._held[-1][0] > self.handed

@@ -119,6 +119,10 @@ class Progress:
             return self.inflight.full
         return self.flow is Flow.SNAPSHOT or self.waiting
 
+    def lacks(self, last_index: int, commit: int) -> bool:
+        """Whether something is to be sent, be it now or after a pause."""
+        return self.next <= last_index or self.commit_sent < commit or self.due
+
     def probe(self, next_index: int) -> None:
         """Search for where the logs diverge, starting at `next_index`."""
         self.flow = Flow.PROBE

@@ -170,6 +170,20 @@ class RaftCore:
 
     # Out.
 
+    @property
+    def has_ready(self) -> bool:
+        """Can `ready` return something to do? Costs less than to see that it does not."""
+        engine, log = self._engine, self._engine.log
+        return bool(
+            engine.outbox.has_messages
+            or engine.has_unwritten
+            or engine.outbox.wants_append
+            or log.can_apply(engine.settings.apply_bytes_max)
+            or engine.role.has_unsent
+            or engine.snapshots
+            or engine.reads
+        )
+
     def ready(self) -> Ready:
         """The work to do now. Each item is returned once."""
         engine, log = self._engine, self._engine.log
@@ -217,6 +231,11 @@ class RaftCore:
     def leader(self) -> str:
         """The leader of this term; empty if it is not known."""
         return self._engine.role.leader
+
+    @property
+    def role(self) -> Role:
+        """The role of this member."""
+        return self._engine.role.kind
 
     @property
     def may_vote(self) -> bool:

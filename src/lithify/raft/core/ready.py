@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lithify.raft.core.messages import describe_entries
 
@@ -86,9 +86,8 @@ class ReadState:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """See the module."""
+class Ready(NamedTuple):
+    """See the module. A tuple, for the reason in `raft/entry.py`."""
 
     append: StorageAppend | None
     messages: list[RaftMessage]
@@ -101,3 +100,10 @@ class Ready:
     commit: int
     """Role, term, leader and commit index at this moment. When term or leader change, reads in
     progress are lost and must be retried."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to do?"""
+        return self.append is None and not (
+            self.messages or self.apply or self.snapshots or self.reads
+        )

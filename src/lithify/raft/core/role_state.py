@@ -60,6 +60,11 @@ class RoleState:
     def members_changed(self) -> None:
         """Another configuration is in force."""
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `flush` may build messages."""
+        return False
+
     def flush(self) -> None:
         """Build the messages that are deferred until `ready()`."""
 

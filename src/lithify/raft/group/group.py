@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lithify.raft.group.reads import Request
     from lithify.raft.group.settings import GroupSettings
     from lithify.raft.machine import Machine
+    from lithify.raft.pending_work import SendNow
     from lithify.raft.storage.segment_writer import Flushed
     from lithify.raft.storage.storage import RaftStorage
     from lithify.raft.storage.wal.wal import WalEvent
@@ -129,16 +130,14 @@ class Group(Generic[S]):
         found = None if own.stored is None else own.snapshots.pieces(own.stored)
         state = machine.init() if found is None else machine.load(found)
         self._at = ApplyPosition(meta.index, meta.term, meta.config, state)
-        core_settings = settings.core(node, draw)
-        may_vote = core_settings.may_vote
-        core_settings = replace(
-            core_settings, may_vote=lambda config: not loss and may_vote(config)
-        )
-        self.election_ticks = core_settings.election_ticks
-        self._core = RaftCore(core_settings, view)
+        given = settings.core(node, draw)
+        may_vote = given.may_vote
+        given = replace(given, may_vote=lambda config: not loss and may_vote(config))
+        self.election_ticks = given.election_ticks
+        self._core = RaftCore(given, view)
         self._appends = DurableWrites(name, storage.wal, own.log)
-        self._proposals = Proposals(name, PATIENCE_ELECTIONS * core_settings.election_ticks)
-        self._reads = Reads(draw(2**62), core_settings.election_ticks)
+        self._proposals = Proposals(name, PATIENCE_ELECTIONS * given.election_ticks)
+        self._reads = Reads(draw(2**62), given.election_ticks)
         self._queries = MachineQueries(machine, own.log)
         self._snapshots = SnapshotTaking(own, machine, settings.snapshot_entries)
         self._effects = MachineEffects(own.log, self._snapshots)
@@ -348,33 +347,34 @@ class Group(Generic[S]):
 
     # --- work -------------------------------------------------------------------------------
 
-    def work(self) -> Outgoing:
-        """Do everything that can be done; returns the work for others."""
+    def work(self, send: SendNow | None = None) -> Outgoing:
+        """Do everything that can be done; `send` gets messages first. Returns the other work."""
         if self.stopped is not None:
             self._proposals.refuse_new(self.stopped)
             self._reads.close(self.stopped)
             return Outgoing()
         self._moving.work(self._at.state)
-        self._proposals.submit(self._core, self.settings.clock.now_ms())
-        self._reads.submit(self._core)
+        if self._proposals.has_new:
+            self._proposals.submit(self._core, self.settings.clock.now_ms())
+        self._reads.submit(core := self._core)
         self._acknowledge()
         while True:
-            while not _is_empty(ready := self._core.ready()):
-                self._do_ready(ready)
-            self._follow(ready)
+            while core.has_ready and not (ready := core.ready()).is_empty:
+                self._do_ready(ready, send)
+            self._follow(core)
             self._answer_reads()
             self._transfer()
             if not self._acknowledge():
                 break
         if not self._at.ended:
             self._begin_jobs()
-        trusted = self._loss.end(self._at.term)
-        self._out.jobs += () if trusted is None else (trusted,)
+        if (trusted := self._loss.end(self._at.term)) is not None:
+            self._out.jobs.append(trusted)
         self._out.sends = self._effects.take()
         out, self._out = self._out, Outgoing()
         return out
 
-    def _do_ready(self, ready: Ready, *, asked: bool = False) -> None:
+    def _do_ready(self, ready: Ready, send: SendNow | None = None, *, asked: bool = False) -> None:
         if asked:
             wanted = None if ready.append is None else ready.append.snapshot
             self._receiving.answered(wanted, ready.commit)
@@ -382,13 +382,17 @@ class Group(Generic[S]):
         self._out.messages += ready.messages
         if ready.append is not None:
             self._appends.submit(ready.append)
+        if send is not None and self._out.messages:
+            # Others need not wait until entries are applied here.
+            send(self._out.messages)
+            self._out.messages = []
         if ready.apply and not self._at.ended:
             self._apply(ready.apply)
         for request in ready.snapshots:
             self._sending.begin(request)
         self._reads.confirm(ready.reads)
 
-    def _follow(self, ready: Ready) -> None:
+    def _follow(self, ready: Ready | RaftCore) -> None:
         """Take in who leads; a leader that steps down sends nothing else."""
         if (ready.term, ready.leader, ready.role) == (self._term, self._leader, self._role):
             return
@@ -432,8 +436,9 @@ class Group(Generic[S]):
         self._out.messages += (each for each in notices if each is not None)
 
     def _answer_reads(self) -> None:
-        self._query(self._reads.take_due(self._at.index))
-        self._out.again = self._reads.is_due(self._at.index)
+        if due := self._reads.has_due:
+            self._query(self._reads.take_due(self._at.index))
+        self._out.again = due and self._reads.is_due(self._at.index)
 
     def _query(self, due: Iterable[Request]) -> None:
         self._out.reads += self._queries.start(due, self._at.index, self._at.state)
@@ -442,13 +447,14 @@ class Group(Generic[S]):
 
     def _transfer(self) -> None:
         """Send the messages of transfers, and report finished ones to the core."""
-        messages, over = self._sending.take()
-        self._out.messages += messages
-        if self._sending.damage is not None:
-            self._snapshots.renew(self._sending.damage)
-            self._sending.damage = None
-        for status in over:
-            self._core.step(status)
+        if self._sending:
+            messages, over = self._sending.take()
+            self._out.messages += messages
+            if self._sending.damage is not None:
+                self._snapshots.renew(self._sending.damage)
+                self._sending.damage = None
+            for status in over:
+                self._core.step(status)
         self._out.messages += self._receiving.take()
 
     def _install(self, result: object) -> None:
@@ -488,7 +494,7 @@ class Group(Generic[S]):
         self._out.jobs += (job for job in (snapshot, load, install) if job is not None)
 
     def _repair_job(self) -> Job | None:
-        if not self._repair.damages.open:
+        if not self._repair.damages:
             return None
         status = self._core.status()
         known = Known(status.commit, tuple(sorted(status.config.members)), status.term)
@@ -521,10 +527,9 @@ class Group(Generic[S]):
 
     def is_foreign(self, message: RaftMessage) -> bool:
         """Is a message from another group that has the same key?"""
-        core = self._core
         if is_drawn(key_of(self.name)):
             return False
-        return is_foreign(message, core.open_configs, core.leader, core.term)
+        return is_foreign(message, self._core.open_configs, self._core.leader, self._core.term)
 
     def close(self, error: LithifyError | None) -> None:
         """Answer all pending requests; without an error, that the outcome is unknown."""
@@ -592,9 +597,3 @@ class Group(Generic[S]):
 
 def _ignore_result(*_: object) -> None:
     """The callback of commands without a client: of timers, and of farewells."""
-
-
-def _is_empty(ready: Ready) -> bool:
-    return not (
-        ready.append is not None or ready.messages or ready.apply or ready.snapshots or ready.reads
-    )

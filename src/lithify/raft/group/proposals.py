@@ -76,6 +76,11 @@ class Proposals:
         self._cut: list[_Run] = []
         """Runs whose entries were cut off the own log."""
 
+    @property
+    def has_new(self) -> bool:
+        """Is something queued for the next round?"""
+        return bool(self._new or self._changes)
+
     def add(self, commands: Sequence[bytes], done: RunDone) -> None:
         """Queue a run of commands for the next round."""
         self._new.append((commands, done))

@@ -100,6 +100,11 @@ class Reads:
             if question is not None:
                 self._due.append((state.index, deque(question.reads)))
 
+    @property
+    def has_due(self) -> bool:
+        """Are there reads whose index is known?"""
+        return bool(self._due)
+
     def take_due(self, applied: int) -> Iterator[Request]:
         """The reads that can be answered now; the caller may leave some of them for later."""
         for index, reads in self._due:

@@ -135,7 +135,7 @@ class PeerLink:
             shown = credentials_in(messages)
             if shown.refusal:
                 transport.merge_starts(self._name, shown)
-                transport.disowned_by(self._name, shown.refusal)
+                transport.disowned_by(self._name, shown)
                 # Not raised, as above.
                 channel.abort(shown.refusal)
                 return

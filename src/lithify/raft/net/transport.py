@@ -204,6 +204,8 @@ class Transport:
         """Nodes that do not accept this one, with the reason."""
         self.cluster_ids: dict[str, str] = {}
         """The cluster ids that connected nodes have shown."""
+        self.foreign: dict[str, str] = {}
+        """Nodes of other clusters, with the id that they have shown."""
         self._server: asyncio.Server | None = None
         self.address = Address("", 0)
         """The address for other nodes; port 0 if there is none."""
@@ -336,14 +338,36 @@ class Transport:
         refusal = (
             recognition.refusal(name, identity, configs)
             or recognition.older_copy(name, identity, starts_in(shown), configs, known)
-            or recognition.foreign(name, identity, shown.cluster_id, configs)
+            or self.check_cluster(name, shown)
         )
         if not refusal:
             self.refused.pop(name, None)
         elif self.refused.get(name) != refusal:
             self.refused[name] = refusal
-            log.error("node refused: its data directory is another one", node=name, reason=refusal)
+            what = f"node refused: {self._why(name)}"
+            log.error(what, node=name, reason=refusal)
         return refusal
+
+    def check_cluster(self, name: str, shown: Credentials) -> str:
+        """Why a node belongs to another cluster; empty if it does not, or if unknown."""
+        configs = self.handlers.configs()
+        why = self._identity.recognition.foreign(name, shown.identity, shown.cluster_id, configs)
+        if why:
+            self.foreign[name] = shown.cluster_id
+        else:
+            self.foreign.pop(name, None)
+        return why
+
+    def _why(self, name: str) -> str:
+        is_foreign = name in self.foreign
+        return (
+            "it belongs to another cluster" if is_foreign else "its data directory is another one"
+        )
+
+    def has_tried(self, name: str) -> bool:
+        """Is a node connected, or has an attempt failed?"""
+        link = self.links.get(name)
+        return link is None or link.channel is not None or bool(link.reason)
 
     def accept(self, name: str, shown: Credentials) -> None:
         """Record the identity of an accepted node, and what it knows of others."""
@@ -388,11 +412,14 @@ class Transport:
         self.refused_by.pop(name, None)
         self.handlers.accepted(name)
 
-    def disowned_by(self, name: str, reason: str) -> None:
-        """A peer knows another directory by this node's name."""
+    def disowned_by(self, name: str, shown: Credentials) -> None:
+        """A peer knows another directory by this node's name, or is of another cluster."""
+        reason = shown.refusal
+        self.check_cluster(name, shown)
         if self.refused_by.get(name) != reason:
             self.refused_by[name] = reason
-            log.error("this node is refused: its data directory is another one", reason=reason)
+            what = f"this node is refused: {self._why(name)}"
+            log.error(what, reason=reason)
         self.handlers.disowned(name, reason)
 
     def disconnect(self, why: str) -> None:
@@ -517,7 +544,7 @@ class Transport:
         """A connecting node shows its identity; returns whether it is accepted."""
         if shown.refusal:
             self.merge_starts(channel.node, shown)
-            self.disowned_by(channel.node, shown.refusal)
+            self.disowned_by(channel.node, shown)
             channel.close(shown.refusal)
             return False
         refusal = self.refusal_of(channel.node, shown)

@@ -85,8 +85,9 @@ class GroupListeners:
         """The node has left a group."""
         name = group_of(group.name)
         self._applied.pop(name, None)
-        if self._leaders.pop(name, ("", 0))[0]:
-            self._notify_leader(name, "", group.term)
+        self._leaders.pop(name, None)
+        # Also if no leader was known: what a listener knows of the group has ended.
+        self._notify_leader(name, "", group.term)
         self._fail(self._waiting.pop(name, []), name)
 
     def close(self) -> None:

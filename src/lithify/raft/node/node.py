@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from lithify.raft.machine import Machine
     from lithify.raft.net.client_operations import Address
     from lithify.raft.node.settings import RaftNodeSettings
-    from lithify.raft.pending_work import Job
+    from lithify.raft.pending_work import Job, SendNow
     from lithify.raft.storage.segment_writer import Flushed
     from lithify.raft.storage.wal.wal import WalEvent
 
@@ -146,7 +146,7 @@ class RaftNode:
             # A refused write does not name the path.
             raise WriteFailed(settings.data, error) from error
         wal = self._storage.wal
-        self._rounds = WorkRounds(wal, lambda: self.transport.unsent, self._work, self._fail)
+        self._rounds = WorkRounds(wal, lambda: self.transport, self._work, self._fail)
         self._failed: asyncio.Future[None]
         self._disk: DiskThreads
         self.transport: Transport
@@ -369,10 +369,9 @@ class RaftNode:
         if self._find(group.name) is group:
             self._rounds.mark(group_of(group.name), group)
 
-    def _work(self, group: Group[Any]) -> None:
-        out = group.work()
-        for message in out.messages:
-            self.transport.send(key_of(group.name), message)
+    def _work(self, group: Group[Any], send: SendNow) -> None:
+        out = group.work(send)
+        send(out.messages)
         for job in out.jobs:
             self._disk.run(job, partial(self._job_done, group, job))
         for job in out.reads:

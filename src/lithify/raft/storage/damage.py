@@ -49,6 +49,10 @@ class Damages:
         self._open: dict[str, str] = {}
         self._found = self._repaired = 0
 
+    def __bool__(self) -> bool:
+        """Are there any?"""
+        return bool(self._open)
+
     @property
     def open(self) -> dict[str, str]:
         """The reason by file."""

@@ -33,6 +33,7 @@ __all__ = [
     "PendingDefinitions",
     "read_definitions",
     "read_definitions_in",
+    "read_definitions_text",
     "write_definitions",
 ]
 
@@ -113,6 +114,12 @@ class PendingDefinitions(DefinitionStore):
 
 def read_definitions(fs: FileSystem, path: str) -> Definitions | None:
     """The definitions in a file; None if there is no file."""
+    text = read_definitions_text(fs, path)
+    return None if text is None else Definitions.from_json(text, path)
+
+
+def read_definitions_text(fs: FileSystem, path: str) -> bytes | None:
+    """The JSON form of the definitions in a file; None if there is no file."""
     if not fs.exists(path):
         return None
     try:
@@ -124,7 +131,7 @@ def read_definitions(fs: FileSystem, path: str) -> Definitions | None:
         raise ReadFailed(path, 0, error) from error
     if len(lines) != 1:
         raise DamagedFile(path, 0, f"has {len(lines)} whole lines, not 1")
-    return Definitions.from_json(lines[0][1], path)
+    return lines[0][1]
 
 
 def read_definitions_in(fs: FileSystem, directory: str) -> Definitions | None:

@@ -26,7 +26,8 @@ replaced after a failed append, whose effect on the file is unknown.
 
 If a data directory has no inventory, it is built from the directories found. A file that is
 damaged, unreadable or of a newer version is set aside and rebuilt in the same way, together with
-its intact lines whose topics are defined. `topic_directories.py` does both when it opens.
+its intact lines whose topics are defined. `topic_directories.py` does both when it opens. Without
+the permission to read the file, the start fails.
 
 Any thread may call; a change waits for the disk.
 """
@@ -43,7 +44,7 @@ from typing import TYPE_CHECKING
 from lithify.errors import DamagedFile, LithifyError, UnsupportedVersion, WriteFailed
 from lithify.fs import read_file, write_atomic
 from lithify.fs.checked_lines import encode_line, parse_lines
-from lithify.log.side_files import set_aside
+from lithify.log.side_files import check_is_unusable, set_aside
 from lithify.topics.definitions.topic_names import TopicName
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Inventory:
             self._names, self._lines, end = _parse(data, path)
             self._is_torn = end < len(data)
         except (LithifyError, OSError) as error:
+            check_is_unusable(error)
             set_aside(fs, path, str(error), events)
             self.found, self.damaged = False, True
             with suppress(OSError):
@@ -225,7 +227,7 @@ def _intact(data: bytes, path: str) -> set[str]:
 
 
 def _apply(text: bytes, names: set[str]) -> None:
-    row = json.loads(text)
+    row = json.loads(text.decode())
     if "has" in row:
         names.add(row["has"])
     names.discard(row.get("deleted", ""))

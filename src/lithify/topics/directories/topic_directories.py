@@ -445,7 +445,6 @@ class TopicDirectories:
     def _update_inventory(self, scanned: FoundDirectories) -> None:
         """Add the logs found to the inventory, or rebuild it if there is none."""
         definitions = self._definitions.current
-        known = self._inventory.names()
         new = [
             each for each in scanned.served if each not in self._inventory and self._has_log(each)
         ]
@@ -454,7 +453,7 @@ class TopicDirectories:
                 self._inventory.add(new)
             elif not (definitions.logs and definitions.topics) or self._has_directories():
                 # Otherwise all directories are missing, and the scan is not complete.
-                names = [*new, *(name for name in known if definitions.defines(name))]
+                names = [*new, *filter(definitions.defines, self._inventory.names())]
                 if names or self._inventory.damaged:
                     self._inventory.write(names)
         except WriteFailed as error:

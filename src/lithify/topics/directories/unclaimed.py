@@ -107,7 +107,10 @@ def is_unused(fs: FileSystem, directory: str) -> bool:
 def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicName) -> bool:
     """Does the directory of a topic or partition match a definition?"""
     path = f"{root}/{name.path}"
-    if not is_of(fs, path, definitions.identity(name), is_new=is_unused(fs, path)):
+    wanted = definitions.identity(name)
+    if not is_of(fs, path, wanted, is_new=False) and not (
+        is_unused(fs, path) and is_of(fs, path, wanted, is_new=True)
+    ):
         return False
     definition = definitions.topics.get(str(name))
     if definition is not None and definition.partitions:
@@ -117,6 +120,8 @@ def explains(fs: FileSystem, root: str, definitions: Definitions, name: TopicNam
 
 def scan_topics(fs: FileSystem, root: str, definitions: Definitions) -> FoundDirectories:
     """Classify every directory below `root`; changes nothing."""
+    # A view makes an entry each time that it is read, which here is several times.
+    definitions = replace(definitions, topics=dict(definitions.topics.items()))
     deleted: dict[TopicName, Deletion] = {}
     unfinished, empty, undefined, served = [], [], [], []
     for name in _names(fs, root):

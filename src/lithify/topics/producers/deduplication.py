@@ -57,7 +57,7 @@ from lithify.errors import Corrupt, LithifyError, WriteFailed
 from lithify.events import WriteRefused
 from lithify.fs import write_atomic
 from lithify.fs.checked_lines import encode_line, read_lines
-from lithify.log.side_files import set_aside
+from lithify.log.side_files import check_is_unusable, set_aside
 from lithify.positions import NO_POSITION, POSITION_MAX
 from lithify.settings import Durability, check_range
 from lithify.topics.disk_steps import DiskCall, run_here
@@ -368,6 +368,7 @@ class Deduplication:
                 row = json.loads(lines[0][1])
                 reason = f"has version {row['version']}, this build reads {_VERSION}"
         except (Corrupt, OSError) as error:
+            check_is_unusable(error)
             reason = str(error)
         if row.get("version") != _VERSION:
             set_aside(self._fs, self._path, reason, self._events)

@@ -149,6 +149,22 @@ def test_an_error_in_a_listener_is_logged_once_and_stops_nothing(
     ]
 
 
+def test_a_listener_that_ends_as_if_cancelled_is_one_that_fails() -> None:
+    async def story(nodes: Nodes) -> None:
+        manager = await nodes.started()
+
+        async def gives_up(before: Catalog, after: Catalog, update: CatalogUpdate | None) -> None:
+            raise asyncio.CancelledError
+
+        manager.listen(gives_up)
+        await create(manager, "a")
+        await manager.wait_ready(2)
+        await create(manager, "b")
+        await manager.wait_ready(3)
+
+    with_nodes(story)
+
+
 def test_a_node_that_is_behind_gets_what_it_missed() -> None:
     async def story(nodes: Nodes) -> None:
         store = nodes.cluster.node()
@@ -167,6 +183,7 @@ def test_a_node_that_is_behind_gets_what_it_missed() -> None:
         await behind.wait_ready(21)
         assert heard.versions == list(range(2, 22))
         assert None not in heard.updates
+        await until_waiting()
         assert behind.versions.earliest.version == 15
         assert behind.versions.latest == ahead.versions.latest
 

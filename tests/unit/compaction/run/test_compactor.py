@@ -14,7 +14,7 @@ from lithify.errors import DamagedFile, InvalidInput, PlanStale, WriteFailed
 from lithify.events import Event, RunFinished, RunPhase, RunRecovered
 from lithify.fs import MemoryFileSystem
 from lithify.live_set import LiveSet
-from lithify.testing.faulty_fs import Fault, FaultyFileSystem
+from lithify.testing.faulty_fs import Fault, FaultyFileSystem, PowerCut
 from tests.unit.compaction.logs import (
     DIRECTORY,
     body_of,
@@ -390,6 +390,26 @@ def test_a_damaged_journal_is_discarded_and_reported() -> None:
     (recovered,) = [event for event in events if isinstance(event, RunRecovered)]
     assert recovered.action.startswith("discarded: /data/log/JOURNAL at byte 0")
     assert not fs.exists(f"{DIRECTORY}/JOURNAL")
+
+
+def test_a_requested_run_first_resumes_the_one_that_was_killed_and_reports_only_itself() -> None:
+    disk, log = new_log()
+    log.close()
+    fs = FaultyFileSystem(disk)
+    log = open_log(fs)
+    log.settle()
+    fs.add(Fault("rename", "*/MANIFEST", kind="CRASH"))
+    with pytest.raises(PowerCut):
+        compactor_of(log, fs, EVEN).run()
+    disk = disk.kill_clone()
+    log = open_log(disk)
+    compactor = compactor_of(log, disk, EVEN)
+    report = compactor.run()
+    assert report.result == "nothing to do"
+    (resumed,) = compactor.history.newest(9)
+    assert (resumed.result, resumed.run_id != report.run_id) == ("done", True)
+    assert positions(log) == list(range(0, 40, 2))
+    assert not strays(disk, log)
 
 
 def test_a_publish_with_unknown_outcome_is_resolved_and_never_reported_as_failed() -> None:

@@ -271,10 +271,10 @@ def test_a_repeated_refusal_of_a_node_is_logged_once(
             refusals = 0
             made = other.transport.disowned_by
 
-            def disowned_by(name: str, reason: str) -> None:
+            def disowned_by(name: str, shown: Credentials) -> None:
                 nonlocal refusals
                 refusals += 1
-                made(name, reason)
+                made(name, shown)
 
             other.transport.disowned_by = disowned_by  # type: ignore[method-assign]
             caplog.clear()

@@ -181,9 +181,13 @@ class Wal:
         return self._rolled_for.pop(name, None)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something is queued; False after the timeout, or if `end_waits` was called."""
+        """Wait until something is queued; False after the timeout, or if `end_waits` was called.
+
+        Only one thread waits, and whatever wakes it has queued something, or ends the waits.
+        """
         with self._wanted:
-            self._wanted.wait_for(lambda: self._has_work or self._waits_end, timeout_s)
+            if not (self._has_work or self._waits_end):
+                self._wanted.wait(timeout_s)
             return self._has_work
 
     def end_waits(self) -> None:
