@@ -24,8 +24,8 @@ from bench.results import load_results, save
 
 ROOT = Path(__file__).parent.parent
 
-# Spark sessions of their own; the last two also compile kernels of an earlier version.
-SLOW = ["compact-small", "node-start", "directory-commands"]
+# Sessions of Spark or many processes of their own; two compile kernels of an earlier version.
+SLOW = ["compact-small", "node-start", "directory-commands", "catalog-start"]
 ABSENT = [
     row
     for row, found in (

@@ -249,8 +249,9 @@ def test_a_scan_of_large_values_is_paged(node: RaftProcess) -> None:
 def test_errors_of_the_command_line_are_lines_and_not_tracebacks(node: RaftProcess) -> None:
     """And what is for programs is JSON, also of commands that have nothing to say."""
     nodes = ["--nodes", str(node.address)]
-    refused = CliRunner().invoke(app, ["raft", "transfer", "nobody", *nodes])
-    assert (refused.exit_code, refused.stderr) == (4, "lithify: error: only a voter can lead\n")
+    refused = CliRunner().invoke(app, ["raft", "transfer", "n9", *nodes])
+    why = "n9 cannot lead: it is not a member. The voters are n1"
+    assert (refused.exit_code, refused.stderr) == (4, f"lithify: error: {why}\n")
     for command in (["create", "other", "--member", "n1"], ["snapshot"], ["compact"]):
         done = CliRunner().invoke(app, ["raft", *command, "--json", *nodes])
         assert isinstance(json.loads(done.stdout), dict), command

@@ -72,7 +72,7 @@ def test_only_a_node_that_answers_is_added(tmp_path: Path) -> None:
         assert [row["name"] for row in node.call("GET", "/cluster")["nodes"]] == ["n1"]
 
 
-def test_a_node_that_is_no_member_says_so_beside_its_other_problems() -> None:
+def test_a_node_that_is_no_member_reports_that_beside_its_other_problems() -> None:
     transport = SimpleNamespace(refused={"solo": "it is foreign"}, refused_by={})
     storage = SimpleNamespace(refused="")
     raft = SimpleNamespace(ailing={}, transport=transport, storage=storage, groups={})

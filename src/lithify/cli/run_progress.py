@@ -60,15 +60,20 @@ class RunOutcomeUnknown(LithifyError):
 
 @contextmanager
 def run_continues(noun: str, name: str, data: str | None) -> Iterator[None]:
-    """On Ctrl-C, print that the node continues the run, and how to cancel it."""
+    """On Ctrl-C, print what happens to the run: a node continues it, and how to cancel it there."""
     try:
         yield
     except KeyboardInterrupt:
+        of = f" {name}" if name else ""
         if data is None:
-            of = f" {name}" if name else ""
             print_error_line(
                 f"the run continues at the node; lithify {noun} compaction-status{of} shows it, "
                 f"lithify {noun} cancel-compaction{of} cancels it"
+            )
+        else:
+            print_error_line(
+                f"the run is being stopped; the next lithify {noun} compact{of} continues it or "
+                "starts again"
             )
         raise
 

@@ -36,7 +36,7 @@ __all__ = ["answer", "has_no_news"]
 EXAMINED_MAX = 10_000
 """Keys or changes for one page: about 10 ms of the thread that all groups share."""
 NEWS_MAX = 64
-"""Changed keys that a watch of a member examines itself: some 10 µs."""
+"""Changed keys that a watch compares with its range without a query: about 10 µs."""
 COUNTED_MAX = 2000
 """Changes for one page of a count: each of them searches a key's history."""
 ENTRIES_BYTES_MAX = 8 * 2**20

@@ -63,7 +63,7 @@ def test_a_peer_that_has_left_does_not_keep_a_node_from_starting(
         cluster.close()
 
 
-def test_a_new_node_beside_a_cluster_is_told_that_it_must_be_added(
+def test_a_new_node_beside_a_cluster_names_the_command_that_adds_it(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

@@ -17,7 +17,7 @@ published meanwhile. The switch also demands that each chunk is the one read in 
 that another node has written or deleted since are noticed. In both cases everything is repeated
 from step 1; the pointer ascends only. Step 7 deletes only what the newest pointer has replaced.
 
-All steps are in batches: small commands, and other tasks of the event loop have half of it
+All steps are in batches: small commands, and other tasks of the event loop have at least half of it
 (`loop_share.py`).
 """
 

@@ -84,7 +84,7 @@ def test_each_change_of_columns_is_a_schema_version() -> None:
         (replace(PEOPLE, columns=(ColumnDefinition("id", "int65"),)), "people.id: type 'int65'"),
         (
             replace(PEOPLE, columns=(ColumnDefinition("id", "int8", default=128),)),
-            "default 128 is no int8",
+            "default 128 is not a value of int8",
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_column_has_a_name_of_its_own() -> None:
         (AlterColumn("people", "age", type="int8"), "type int8 is not wider than int16"),
         (AlterColumn("people", "age", type="string"), "type string is not wider than int16"),
         (AlterColumn("people", "age", nullable=False), "a nullable column stays nullable"),
-        (AlterColumn("people", "age", default="x"), "default 'x' is no int16"),
+        (AlterColumn("people", "age", default="x"), "default 'x' is not a value of int16"),
         (DropColumns("people", ("town",)), "a column of the key cannot be dropped"),
     ],
 )

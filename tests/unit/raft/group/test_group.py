@@ -19,7 +19,7 @@ from lithify.raft.core import (
     Role,
     Status,
 )
-from lithify.raft.core.messages import AppendRequest, Commit, Heartbeat, VoteRequest
+from lithify.raft.core.messages import AppendRequest, Heartbeat, VoteRequest
 from lithify.raft.core.ready import ReadState
 from lithify.raft.errors import GroupAbsent, OutcomeUnknown
 from lithify.raft.group.machine_queries import QUERY_COST, ROUND_COST
@@ -51,27 +51,6 @@ def test_a_group_of_one_answers_when_its_disk_has_it() -> None:
     (answer,) = results
     assert isinstance(answer, CommandResult)
     assert members.get("n1", b"k") == b"v"
-
-
-def test_a_commit_is_sent_before_the_leader_applies_it() -> None:
-    members = Members("n1", "n2")
-    members.elect("n1")
-    leader, follower = members["n1"], members["n2"].group
-    results: list[Result] = []
-    leader.group.propose(kv.put(b"k", b"v"), results.append)
-    for message in leader.settle():
-        follower.receive(message)
-    for message in members["n2"].settle():
-        leader.group.receive(message)
-    assert not results
-    sent: list[tuple[type[RaftMessage], int]] = []
-
-    def send(messages: list[RaftMessage]) -> None:
-        sent.extend((type(message), len(results)) for message in messages)
-
-    assert not leader.group.work(send).messages
-    assert sent == [(Commit, 0)]
-    assert len(results) == 1
 
 
 def test_many_reads_are_answered_in_rounds_so_that_others_have_their_turn() -> None:
