@@ -77,7 +77,7 @@ def written(store: Store, entries_max: int = 3) -> tuple[FileSystem, list[IndexS
 def values_in(
     selected: SelectedValues, fs: FileSystem, spans: list[IndexSpan]
 ) -> dict[bytes, bytes]:
-    found = {}
+    found: dict[bytes, bytes] = {}
     for batch in read_values(selected, scan_segments(fs, "g", spans, selected.places)):
         data, stops = batch.data.tobytes(), batch.stops.tolist()
         starts = [0, *stops[:-1]]

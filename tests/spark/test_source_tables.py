@@ -12,14 +12,19 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.errors import InvalidInput
+from lithify.metastore import bulk_read
+from lithify.pipeline.jobs import SparkJobs
 from lithify.spark.place import NodeRefused
-from lithify.spark.source import _time_ms, is_table
+from lithify.spark.source import is_table
 from lithify.spark.tables import table_parts
 from lithify.spark.tables.arrow_columns import spark_schema
+from lithify.spark.tables.index_check import check_index
 from lithify.spark.tables.table_parts import ScanStale, TablePart, read_part
 from lithify.spark.tables.table_query import TableQuery
 from tests.cli.nodes import Served
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,7 +104,7 @@ def ids(frame: DataFrame) -> list[int]:
 
 
 def planned(path: str, **options: str) -> tuple[pa.Schema, list[TablePart]]:
-    moment, parts = TableQuery.of({"path": path, **options}, _time_ms).plan()
+    moment, parts = TableQuery.of({"path": path, **options}).plan()
     return to_arrow_schema(spark_schema(moment.table), timezone="UTC"), parts
 
 
@@ -160,7 +165,7 @@ def test_invalid_queries_are_refused_by_name(spark: SparkSession, node: Node) ->
         ({"timestamp": "noon"}, "timestamp 'noon' must be a time"),
     ):
         with pytest.raises(InvalidInput, match=reason):
-            TableQuery.of({"path": node.path, **options}, _time_ms)
+            TableQuery.of({"path": node.path, **options})
     with pytest.raises(AnalysisException, match="there is no column 'colour'"):
         load(spark, node.path, columns="colour").count()
     with pytest.raises(InvalidInput, match="first columns of its key"):
@@ -209,11 +214,10 @@ def test_files_that_were_deleted_while_they_are_read_are_asked_for_again(
     schema, parts = planned(node.path)
     whole = rows_of(schema, parts)
     schema, parts = planned(node.path)
-    read_values = table_parts.read_values
     left = [2]
 
     def failing(*given: Any) -> Iterator[Any]:
-        for batch in read_values(*given):
+        for batch in bulk_read.read_values(*given):
             yield batch
             if left[0]:
                 left[0] -= 1
@@ -232,6 +236,24 @@ def test_a_hold_that_has_ended_is_taken_again(node: Node) -> None:
     scan.release()
     assert node.pins() == []
     assert len(rows_of(schema, parts)) >= len(ROWS)
+
+
+def test_an_index_is_compared_with_its_rows_in_the_process_and_as_spark_jobs(
+    spark: SparkSession, node: Node
+) -> None:
+    node.call("PUT", "/tables/orders/indexes/by_note", b'{"columns": ["note"]}')
+
+    def is_built() -> bool:
+        (index,) = node.call("GET", "/tables/orders")["indexes"]
+        return bool(index["status"] == "available")
+
+    wait_until(is_built)
+    query = TableQuery.of({"path": node.path})
+    for jobs in (LocalJobs(), SparkJobs(spark, small_weight=0)):
+        checked = check_index(query, "by_note", lambda _, jobs=jobs: jobs)
+        assert checked.rows == checked.entries >= len(ROWS)
+        assert checked.differences == 0
+    assert node.pins() == []
 
 
 def gone(files: PartitionFiles | None) -> PartitionFiles:

@@ -39,7 +39,6 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -57,6 +56,7 @@ from lithify.clock import SystemClock
 from lithify.errors import InvalidInput
 from lithify.fs import LocalFileSystem
 from lithify.positions import pack
+from lithify.spark.time_option import time_option_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -139,8 +139,8 @@ class Query:
             for field, name, read, less in (
                 ("low", "startPosition", _position, 0),
                 ("high", "stopPosition", _position, 1),
-                ("time_min_ms", "startTime", _time_ms, 0),
-                ("time_max_ms", "stopTime", _time_ms, 1),
+                ("time_min_ms", "startTime", time_option_ms, 0),
+                ("time_max_ms", "stopTime", time_option_ms, 1),
             )
             if name.lower() in options
         }
@@ -166,18 +166,6 @@ def _position(name: str, text: str) -> int:
     if match is None:
         raise InvalidInput(f"{name} {text!r} must be LEDGER:ENTRY")
     return pack(int(match[1]), int(match[2]))
-
-
-def _time_ms(name: str, text: str) -> int:
-    """The first millisecond, the log's resolution, at or after a time."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidInput(f"{name} {text!r} must be a time such as 2026-01-31T12:00Z") from None
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.fromtimestamp(
-        0, UTC
-    )
-    return -(-since // timedelta(milliseconds=1))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -247,7 +235,7 @@ class LithifySource(DataSource):
     def _table_query(self) -> TableQuery:
         from lithify.spark.tables.table_query import TableQuery  # noqa: PLC0415
 
-        return TableQuery.of(self.options, _time_ms)
+        return TableQuery.of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`."""

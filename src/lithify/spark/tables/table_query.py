@@ -31,12 +31,13 @@ from lithify.spark.place import data_of
 from lithify.spark.tables.node_scan import NodeScan, new_name
 from lithify.spark.tables.stopped_node import read_stopped
 from lithify.spark.tables.table_parts import TablePart, split_range
+from lithify.spark.time_option import time_option_ms
 from lithify.tables.keys import columns_of, prefix_bounds
 from lithify.tables.reads import numbers_with
 from lithify.tables.rows import leading_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from lithify.spark.tables.node_scan import Moment
     from lithify.tables.partition_files import PartitionFiles
@@ -65,8 +66,8 @@ class TableQuery:
     token: str = ""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], time_ms: Callable[[str, str], int]) -> TableQuery:
-        """Parse the options; `time_ms` parses a time. `InvalidInput` names an invalid one."""
+    def of(cls, options: Mapping[str, str]) -> TableQuery:
+        """Parse the options; `InvalidInput` names an invalid one."""
         unknown = sorted(options.keys() - set(OPTIONS))
         if unknown:
             valid = ", ".join(OPTIONS)
@@ -88,11 +89,7 @@ class TableQuery:
             node,
             data,
             unquote(match[2]),
-            0
-            if not at
-            else int(at)
-            if at.isdecimal()
-            else timestamp(time_ms("timestamp", at), 2**16 - 1),
+            _timestamp(at) if at else 0,
             None if version is None else int(version),
             _prefix(options.get("prefix", "{}")),
             options.get("token", ""),
@@ -110,12 +107,12 @@ class TableQuery:
         finally:
             scan.release()
 
-    def plan(self) -> tuple[Moment, list[TablePart]]:
-        """The parts of the query. A scan at a node is held when this returns."""
+    def plan(self, *, split: bool = True) -> tuple[Moment, list[TablePart]]:
+        """The parts of the query, or whole partitions. A scan at a node is held afterwards."""
         if self.data:
             fs = LocalFileSystem()
             found = read_stopped(fs, self.data, self.table, self.at, self.version, self._numbers)
-            return found.moment, self._parts(found.moment, found.files, None)
+            return found.moment, self._parts(found.moment, found.files, None, split=split)
         scan = self._scan()
         moment = self._hold(scan)
         try:
@@ -125,7 +122,7 @@ class TableQuery:
                 files = dict(zip(numbers, threads.map(scan.files, numbers), strict=True))
             if not is_here:
                 files = {number: (found[0], None) for number, found in files.items()}
-            parts = self._parts(moment, files, scan)
+            parts = self._parts(moment, files, scan, split=split)
         except BaseException:
             scan.release()
             raise
@@ -153,25 +150,28 @@ class TableQuery:
         moment: Moment,
         files: Mapping[int, tuple[int, PartitionFiles | None]],
         scan: NodeScan | None,
+        *,
+        split: bool,
     ) -> list[TablePart]:
         fs, (low, high) = LocalFileSystem(), self._bounds(moment)
-        planned = [
-            (number, revision, found, *bounds)
-            for number, (revision, found) in files.items()
-            if revision
-            for bounds in ([(low, high)] if found is None else split_range(fs, found, low, high))
-        ]
+        planned = []
+        for number, (revision, found) in files.items():
+            ranges = [(low, high)]
+            if found is not None and split:
+                ranges = split_range(fs, found, low, high)
+            if revision:
+                planned += [(number, revision, found, *bounds) for bounds in ranges]
         return [
             TablePart(moment.table, *each, moment.timestamp, scan, at, len(planned))
             for at, each in enumerate(planned)
         ]
 
 
-def _timestamp(text: str, time_ms: Callable[[str, str], int]) -> int:
+def _timestamp(text: str) -> int:
     """A timestamp, or the last one of a millisecond."""
     if text.isdecimal():
         return int(text)
-    return timestamp(time_ms("timestamp", text), 2**16 - 1)
+    return timestamp(time_option_ms("timestamp", text), 2**16 - 1)
 
 
 def _prefix(text: str) -> dict[str, Any]:
