@@ -2,7 +2,7 @@
 
 A node in a process of its own has the table, in four partitions. Its rows were put in transactions
 of several rows. The other side aggregates the same rows from Parquet files that Spark has written.
-One warm session with two cores reads both, and each round plans its query anew. At the node that
+One warm session with two cores reads both, and each round plans its query again. At the node this
 includes the hold, and a check that the snapshot has the rows; no round writes a snapshot.
 
 The session is for queries, if no row before this one has opened another.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from lithify.compaction.tasks.jobs import Jobs
     from lithify.tables.partition_files import PartitionFiles
 
 ORDERS = {
@@ -208,7 +209,7 @@ def test_large_partitions_are_split_by_key_ranges(
     assert rows_of(schema, parts) == [row for row in whole if row["customer"] == 2]
 
 
-def test_files_that_were_deleted_while_they_are_read_are_asked_for_again(
+def test_files_that_were_deleted_during_a_read_are_found_again_at_the_node(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema, parts = planned(node.path)
@@ -249,8 +250,13 @@ def test_an_index_is_compared_with_its_rows_in_the_process_and_as_spark_jobs(
 
     wait_until(is_built)
     query = TableQuery.of({"path": node.path})
-    for jobs in (LocalJobs(), SparkJobs(spark, small_weight=0)):
-        checked = check_index(query, "by_note", lambda _, jobs=jobs: jobs)
+    both: tuple[Jobs, ...] = (LocalJobs(), SparkJobs(spark, small_weight=0))
+    for jobs in both:
+
+        def jobs_of(_: bool, jobs: Jobs = jobs) -> Jobs:
+            return jobs
+
+        checked = check_index(query, "by_note", jobs_of)
         assert checked.rows == checked.entries >= len(ROWS)
         assert checked.differences == 0
     assert node.pins() == []

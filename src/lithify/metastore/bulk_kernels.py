@@ -203,7 +203,7 @@ def collect(  # type: ignore[no-untyped-def]
             frame += 1
             continue
         last = cursor + 1
-        # There are no more values in one entry.
+        # One entry has at most this number of values.
         while last < stop_at and places[last] == position and last - cursor < GROUP_MAX:
             last += 1
         begin = offsets[frame] + _FRAME_HEADER_BYTES

@@ -12,7 +12,7 @@ from lithify.catalog.objects import IndexDescriptor, IndexStatus
 from lithify.compaction.tasks.jobs import LocalJobs
 from lithify.spark.tables import index_check
 from lithify.spark.tables.index_check import IndexCheck, check_index
-from lithify.spark.tables.node_scan import Moment
+from lithify.spark.tables.node_scan import ScanMoment
 from lithify.spark.tables.table_parts import TablePart
 from lithify.tables.errors import IndexNotAvailable
 from lithify.tables.keys import index_entry_key, primary_key, row_key
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 TABLE = small_table(("k", "int32"), ("n", "string"), key="k")
 INDEX = IndexDescriptor(9, TABLE.id, "by_n", (2,), status=IndexStatus.AVAILABLE)
 UNIQUE = IndexDescriptor(9, TABLE.id, "by_n", (2,), unique=True, status=IndexStatus.AVAILABLE)
-ROWS = [{"k": number, "n": f"n{number}" if number % 4 else None} for number in range(40)]
+ROWS: list[dict[str, Any]] = [
+    {"k": number, "n": f"n{number}" if number % 4 else None} for number in range(40)
+]
 
 
 class Stored:
@@ -41,11 +43,11 @@ class Stored:
             own[row_key(TABLE, row)] = encode_row(TABLE, row)
             own[index_entry_key(TABLE, index, row)] = value
 
-    def plan(self, *, split: bool) -> tuple[Moment, list[TablePart]]:
+    def plan(self, *, split: bool) -> tuple[ScanMoment, list[TablePart]]:
         assert not split
         low, high = TABLE.id.to_bytes(4, "big"), (TABLE.id + 1).to_bytes(4, "big")
         parts = [TablePart(TABLE, number, 1, None, low, high, 0, None) for number in (0, 1)]
-        return Moment(0, 1, TABLE, (self.index,), 2), parts
+        return ScanMoment(0, 1, TABLE, (self.index,), 2), parts
 
     def read(
         self, part: TablePart, low: bytes, high: bytes, *, with_keys: bool = False

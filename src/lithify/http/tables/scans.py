@@ -44,7 +44,7 @@ router = APIRouter(prefix="/tables/scans", tags=["tables"])
 _HEAD = struct.Struct("<II")
 
 
-class Hold(BaseModel):
+class ScanHold(BaseModel):
     """A scan to begin, or to renew."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -66,7 +66,9 @@ ScansDep = Annotated[ScanHolds, Depends(_scans)]
 
 
 @router.post("/{scan}/hold")
-async def hold(scan: ScanName, asked: Hold, cluster: ClusterDep, scans: ScansDep) -> dict[str, Any]:
+async def hold(
+    scan: ScanName, asked: ScanHold, cluster: ClusterDep, scans: ScansDep
+) -> dict[str, Any]:
     """Begin or renew a scan."""
     if asked.at is not None and asked.version is not None:
         raise InvalidInput("a scan reads at a time or at a version, not at both")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Moment", "NodeScan", "new_name"]
+__all__ = ["NodeScan", "ScanMoment", "new_name"]
 
 _HEAD = struct.Struct("<II")
 
@@ -46,7 +46,7 @@ def new_name() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ScanMoment:
     """What a scan reads."""
 
     timestamp: int
@@ -68,7 +68,7 @@ class NodeScan:
     table: str
     name: str
 
-    def hold(self, at: str, version: int | None) -> Moment:
+    def hold(self, at: str, version: int | None) -> ScanMoment:
         """Begin the scan, or renew its hold."""
         body: dict[str, Any] = {"table": self.table, "owner": _owner()}
         if at:
@@ -79,7 +79,7 @@ class NodeScan:
         table = decode_object("table", found["table"])
         indexes = [decode_object("index", row) for row in found["indexes"]]
         assert isinstance(table, TableDescriptor)
-        return Moment(
+        return ScanMoment(
             found["timestamp"],
             found["version"],
             table,

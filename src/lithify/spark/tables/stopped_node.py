@@ -30,7 +30,7 @@ from lithify.metastore.machine import MetastoreMachine
 from lithify.raft.node.identity import stored_owner
 from lithify.raft.node.node import RaftNode
 from lithify.raft.node.settings import RaftNodeSettings
-from lithify.spark.tables.node_scan import Moment
+from lithify.spark.tables.node_scan import ScanMoment
 from lithify.tables.assignments import group_name
 from lithify.tables.errors import PartitionUnavailable
 from lithify.tables.low_watermark import TimeTooOld
@@ -54,7 +54,7 @@ AGAIN_S = 0.02
 class StoppedNode:
     """What a scan of the directory reads."""
 
-    moment: Moment
+    moment: ScanMoment
     files: dict[int, tuple[int, PartitionFiles | None]]
     """By partition: its revision, 0 if it is empty, and its files."""
 
@@ -65,7 +65,7 @@ def read_stopped(
     table: str,
     at: int,
     version: int | None,
-    numbers: Callable[[Moment], range] = lambda _: range(0),
+    numbers: Callable[[ScanMoment], range] = lambda _: range(0),
 ) -> StoppedNode:
     """A table at a time, 0 for the end, or as a version saw it last; files of some partitions."""
     directory = f"{data}/{RAFT}"
@@ -111,7 +111,7 @@ async def _scan(
     name: str,
     at: int,
     version: int | None,
-    numbers: Callable[[Moment], range],
+    numbers: Callable[[ScanMoment], range],
 ) -> StoppedNode:
     metastore = OwnMetastore(node, clock)
     await _complete(metastore)
@@ -124,7 +124,7 @@ async def _scan(
         await catalog.stop()
     table = table_named(seen, name)
     partitions = seen.get(ZoneDescriptor, table.zone_id).partitions
-    moment = Moment(time, seen.version, table, tuple(seen.indexes_of(table.id)), partitions)
+    moment = ScanMoment(time, seen.version, table, tuple(seen.indexes_of(table.id)), partitions)
     files = {}
     for number in numbers(moment):
         store = LocalMetastore(node, clock, group_name((table.zone_id, number)))

@@ -39,7 +39,7 @@ from lithify.tables.rows import leading_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lithify.spark.tables.node_scan import Moment
+    from lithify.spark.tables.node_scan import ScanMoment
     from lithify.tables.partition_files import PartitionFiles
 
 __all__ = ["OPTIONS", "TableQuery"]
@@ -95,7 +95,7 @@ class TableQuery:
             options.get("token", ""),
         )
 
-    def moment(self) -> Moment:
+    def moment(self) -> ScanMoment:
         """The table as of the moment that a query would read."""
         if self.data:
             return read_stopped(
@@ -107,7 +107,7 @@ class TableQuery:
         finally:
             scan.release()
 
-    def plan(self, *, split: bool = True) -> tuple[Moment, list[TablePart]]:
+    def plan(self, *, split: bool = True) -> tuple[ScanMoment, list[TablePart]]:
         """The parts of the query, or whole partitions. A scan at a node is held afterwards."""
         if self.data:
             fs = LocalFileSystem()
@@ -133,21 +133,21 @@ class TableQuery:
     def _scan(self) -> NodeScan:
         return NodeScan(self.node, self.token, self.table, new_name())
 
-    def _hold(self, scan: NodeScan) -> Moment:
+    def _hold(self, scan: NodeScan) -> ScanMoment:
         return scan.hold(str(self.at) if self.at else "", self.version)
 
-    def _numbers(self, moment: Moment) -> range:
+    def _numbers(self, moment: ScanMoment) -> range:
         self._bounds(moment)
         return numbers_with(moment.table, moment.partitions, self.prefix)
 
-    def _bounds(self, moment: Moment) -> tuple[bytes, bytes]:
+    def _bounds(self, moment: ScanMoment) -> tuple[bytes, bytes]:
         columns = columns_of(moment.table, moment.table.key)
         values = leading_values(moment.table, "key", columns, self.prefix)
         return prefix_bounds(moment.table.id, columns, values, nullable=False)
 
     def _parts(
         self,
-        moment: Moment,
+        moment: ScanMoment,
         files: Mapping[int, tuple[int, PartitionFiles | None]],
         scan: NodeScan | None,
         *,
