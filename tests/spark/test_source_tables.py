@@ -229,6 +229,20 @@ def test_files_that_were_deleted_during_a_read_are_found_again_at_the_node(
     assert left == [0]
 
 
+def test_files_of_another_machine_than_that_of_the_task_come_in_pages(node: Node) -> None:
+    schema, parts = planned(node.path)
+    whole = rows_of(schema, parts)
+    schema, parts = planned(node.path)
+    for part in parts:
+        assert part.scan is not None
+        with pytest.MonkeyPatch.context() as patch:
+            elsewhere = gone(part.files)
+            patch.setattr(type(part.scan), "files", lambda *_, same=elsewhere: (1, same))
+            found = rows_of(schema, [replace(part, files=elsewhere)])
+        assert found
+        assert all(row in whole for row in found)
+
+
 def test_a_hold_that_has_ended_is_taken_again(node: Node) -> None:
     schema, parts = planned(node.path)
     (scan,) = {part.scan for part in parts}

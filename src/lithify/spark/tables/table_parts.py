@@ -19,7 +19,7 @@ A part can be pickled.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from lithify.metastore.bulk_read import EntriesMissing, NotInState, read_values,
 from lithify.metastore.state_columns import read_columns
 from lithify.raft.storage.segment_scan import scan_segments
 from lithify.raft.storage.snapshots.snapshot_file import read_head, read_pieces
+from lithify.spark.place import NodeRefused
 from lithify.spark.tables.arrow_columns import record_batches
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ def read_part(part: TablePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for _, data, stops in read_stored(part, part.low, part.high):
         yield from record_batches(part.table, schema, data, stops)
     if part.scan is not None:
-        part.scan.finish(part.part, part.parts)
+        # If the node is away, the hold ends by itself.
+        with suppress(NodeRefused):
+            part.scan.finish(part.part, part.parts)
 
 
 def read_stored(
@@ -152,6 +155,10 @@ def _read_files(
             if selected is not None:
                 done.update(selected.keys(selected.numbers[:read]))
             found = part.scan.files(part.number)[1]
+            if not done and found in (None, files):
+                # They are on another machine than this task.
+                yield from part.scan.pages(part.number, low, high)
+                return
             if found is None:
                 what = f"partition {part.number} has left the node"
                 raise ScanStale(f"{what} while it was read; run the query again") from error
