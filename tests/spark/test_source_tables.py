@@ -188,7 +188,7 @@ def test_partitions_that_are_elsewhere_come_in_pages(node: Node) -> None:
     direct = rows_of(schema, parts)
     assert len(direct) >= len(ROWS)
     schema, parts = planned(node.path)
-    assert {part.number for part in parts} == {0, 1, 2}
+    assert len({part.number for part in parts}) > 1
     assert rows_of(schema, [replace(part, files=None) for part in parts]) == direct
     assert node.pins() == []
 
@@ -233,14 +233,14 @@ def test_files_of_another_machine_than_that_of_the_task_come_in_pages(node: Node
     schema, parts = planned(node.path)
     whole = rows_of(schema, parts)
     schema, parts = planned(node.path)
+    found = []
     for part in parts:
         assert part.scan is not None
         with pytest.MonkeyPatch.context() as patch:
             elsewhere = gone(part.files)
             patch.setattr(type(part.scan), "files", lambda *_, same=elsewhere: (1, same))
-            found = rows_of(schema, [replace(part, files=elsewhere)])
-        assert found
-        assert all(row in whole for row in found)
+            found += rows_of(schema, [replace(part, files=elsewhere)])
+    assert sorted(found, key=lambda row: (row["customer"], row["id"])) == whole
 
 
 def test_a_hold_that_has_ended_is_taken_again(node: Node) -> None:
