@@ -158,9 +158,10 @@ class ScanHolds:
         if held.expiry is not None:
             held.expiry.cancel()
         loop = asyncio.get_running_loop()
-        held.expiry = loop.call_later(HOLD_MS / 1000, self._expire, name)
+        held.expiry = loop.call_later(HOLD_MS / 1000, self.expire, name)
 
-    def _expire(self, name: str) -> None:
+    def expire(self, name: str) -> None:
+        """A hold was not renewed in time."""
         log.info("a scan was not renewed", scan=name)
         # Its pin expires by itself.
         self._end(name)
