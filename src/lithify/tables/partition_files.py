@@ -72,7 +72,7 @@ class PartitionFiles:
 
 
 async def partition_files(store: LocalMetastore, revision: int) -> PartitionFiles:
-    """The files with a revision, on this node; `MetastoreUnavailable` without a member here."""
+    """The files with a revision, on this node; `GroupAbsent` without a member here."""
     await store.node.listeners.wait_applied(store.name, revision)
     try:
         async with asyncio.timeout(WRITTEN_S):

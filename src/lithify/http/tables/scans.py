@@ -34,7 +34,7 @@ from lithify.http.cluster.access import ClusterDep, in_cluster
 from lithify.http.tables.access import parse_at
 from lithify.metastore.errors import MetastoreUnavailable
 from lithify.metastore.metastore import Rows
-from lithify.raft.errors import MemberReadsOnly
+from lithify.raft.errors import GroupAbsent, MemberReadsOnly
 from lithify.tables.partition_files import partition_files
 
 __all__ = ["router"]
@@ -119,7 +119,7 @@ async def partition(
         if revision:
             try:
                 files = (await partition_files(store, revision)).to_json()
-            except MetastoreUnavailable:
+            except (GroupAbsent, MetastoreUnavailable):
                 # The group has no member here.
                 files = None
         return {"revision": revision, "files": files}
