@@ -21,6 +21,7 @@ from bench import (
     raft,
     raft_storage,
     reading,
+    table_scan,
     topics,
 )
 
@@ -58,6 +59,7 @@ AREAS = (
     Area("raft", "Raft nodes", (raft,)),
     Area("metastore", "Metastore", (metastore,)),
     Area("catalog", "Catalog and start of a node", (catalog, catalog_snapshot, node_start)),
+    Area("tables", "Tables", (table_scan,)),
 )
 ROWS = tuple(row for area in AREAS for row in area.rows)
 

@@ -39,7 +39,9 @@ ABSENT = [
     )
     if not found
 ]
-USES_SPARK = [row for area in AREAS if area.name in {"compaction", "blobs"} for row in area.rows]
+USES_SPARK = [
+    row for area in AREAS if area.name in {"compaction", "blobs", "tables"} for row in area.rows
+]
 
 
 def run_bench(directory: Path, *options: str) -> str:

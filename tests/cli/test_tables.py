@@ -101,6 +101,10 @@ def test_an_index_is_built_used_and_dropped(tables: Tables) -> None:
 
     wait_until(is_available)
     assert tables.lines("note=one", "--index", "by_note") == [{"id": 1, "note": "one"}]
+    checked = tables.read("index", "verify", "orders", "by_note")
+    assert checked == {"rows": 1, "entries": 1, "missing": 0, "superfluous": 0, "examples": []}
+    assert tables.run("index", "verify", "orders", "by_note").endswith("1 rows, 1 entries, equal\n")
+    tables.refused(NOT_FOUND, "index", "verify", "orders", "other")
     tables.run("index", "drop", "orders", "by_note")
     tables.refused(NOT_FOUND, "scan", "orders", "note=one", "--index", "by_note")
 

@@ -57,6 +57,7 @@ __all__ = [
     "CHUNK_BYTES_MAX",
     "UPDATE_BYTES_MAX",
     "SnapshotDecoder",
+    "decode_object",
     "decode_snapshot",
     "decode_update",
     "encode_object",
@@ -140,7 +141,8 @@ def encode_object(of: CatalogObject) -> dict[str, Any]:
     return row
 
 
-def _decode_object(kind: str, row: dict[str, Any]) -> CatalogObject:
+def decode_object(kind: str, row: dict[str, Any]) -> CatalogObject:
+    """The opposite of `encode_object`; changes the row."""
     for name, convert in _CONVERTED[kind]:
         if name in row:
             row[name] = convert(row[name])
@@ -193,7 +195,7 @@ def _change_row(change: CatalogChange) -> dict[str, Any]:
 def _change(row: dict[str, Any]) -> CatalogChange:
     kind = row.pop("put", None)
     if kind is not None:
-        return PutObject(_decode_object(kind, row))
+        return PutObject(decode_object(kind, row))
     ((name, number),) = row.items()
     if name == "remove":
         return RemoveObject(number)
@@ -272,7 +274,7 @@ class SnapshotDecoder:
                 self._builder.default_zone_id = self._header["default_zone"]
             for line in lines:
                 row = json.loads(line)
-                self._builder.put(_decode_object(row.pop("kind"), row))
+                self._builder.put(decode_object(row.pop("kind"), row))
                 self._objects += 1
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise DamagedFile(self._source, 0, f"has an invalid line: {error!r}") from error

@@ -172,10 +172,10 @@ def _add_cluster(app: FastAPI) -> None:
 
 
 def _add_tables(app: FastAPI) -> None:
-    from lithify.http.tables import definitions, rows
+    from lithify.http.tables import definitions, rows, scans
 
     # First the routes whose first segment is fixed, which would otherwise match as a table.
-    for module in (rows, definitions):
+    for module in (scans, rows, definitions):
         app.include_router(module.router)
 
 

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lithify.clock import Clock
-    from lithify.metastore.metastore import Revision
+    from lithify.metastore.metastore import KeyValue, Revision, Rows
     from lithify.metastore.query_format import MetastoreReply
     from lithify.metastore.state import MetastoreState
     from lithify.raft.group.group import Group
     from lithify.raft.node.node import RaftNode
 
-__all__ = ["GROUP", "LocalMetastore"]
+__all__ = ["GROUP", "LocalMetastore", "OwnMetastore"]
 
 GROUP = "metastore"
 TIME_AGAIN_S = 0.05
@@ -197,6 +197,20 @@ class LocalMetastore(MetastoreRequests):
             return
         except GroupAbsent as error:
             raise MetastoreUnavailable(str(error)) from error
+
+
+class OwnMetastore(LocalMetastore):
+    """The metastore as this node knows it: nothing else changes it."""
+
+    async def get(self, key: bytes, *, revision: int = 0, **_: bool) -> KeyValue | None:
+        """See `Metastore`."""
+        return await super().get(key, revision=revision, local=True)
+
+    async def range(
+        self, start: bytes, end: bytes, *, revision: int = 0, limit: int = 0, **_: bool
+    ) -> Rows:
+        """See `Metastore`."""
+        return await super().range(start, end, revision=revision, limit=limit, local=True)
 
 
 def _ignored(_: object) -> None:

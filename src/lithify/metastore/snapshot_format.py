@@ -24,17 +24,16 @@ A key may have no rows: then a change below the floor names it, and it does not 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lithify.errors import ProtocolError
 from lithify.metastore.key_histories import ROW_COLUMNS, KeyHistories
 from lithify.metastore.revisions import RevisionColumns, column
 from lithify.metastore.state import MetastoreState, StoredLease
+from lithify.metastore.state_columns import FIRST, LEASE, STATE_VERSION, read_columns
 from lithify.raft.live_indexes import LiveIndexes
 from lithify.raft.storage.snapshots.snapshot_file import PIECE_BYTES
 
@@ -43,11 +42,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["load_state", "save_state"]
+    from lithify.metastore.state_columns import StateColumns
 
-_VERSION = 1
-_FIRST = struct.Struct("<II10Q")
-_LEASE = struct.Struct("<QQQ")
+__all__ = ["load_state", "save_state"]
 
 
 def save_state(state: MetastoreState) -> Iterable[bytes]:
@@ -58,7 +55,7 @@ def save_state(state: MetastoreState) -> Iterable[bytes]:
     histories = keys.rows.values()
     copied = _Copied(
         (*numbers, len(leases)),
-        b"".join(_LEASE.pack(*each) for each in leases),
+        b"".join(LEASE.pack(*each) for each in leases),
         list(keys.rows),
         np.fromiter(map(len, histories), np.uint32, len(histories)),
         b"".join(histories),
@@ -99,7 +96,7 @@ def _pieces(copied: _Copied) -> Iterator[bytes]:
     row_counts[: len(copied.keys)] = copied.history_bytes // ROW_COLUMNS.itemsize
     rows = len(copied.histories) // ROW_COLUMNS.itemsize
     counts = len(keys), rows, len(copied.stops), len(copied.changed_keys)
-    yield _FIRST.pack(_VERSION, 0, *copied.numbers, *counts) + copied.leases
+    yield FIRST.pack(STATE_VERSION, 0, *copied.numbers, *counts) + copied.leases
     number_of = dict(zip(keys, range(len(keys)), strict=True))
     key_numbers = map(number_of.__getitem__, copied.changed_keys)
     yield from _cut(
@@ -123,67 +120,37 @@ def _cut(parts: Iterable[bytes]) -> Iterator[bytes]:
             yield part[at : at + PIECE_BYTES]
 
 
-class _Columns:
-    """Reads columns of saved bytes, one after the other."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, kind: Any, count: int) -> NDArray[Any]:
-        """The next column."""
-        found = np.frombuffer(self._data, kind, count, self._at)
-        self._at += found.nbytes
-        return found
-
-    def take_bytes(self, count: int) -> bytes:
-        """The next bytes."""
-        self._at += count
-        return self._data[self._at - count : self._at]
-
-
 def load_state(pieces: Iterable[bytes]) -> MetastoreState:
     """The state that was saved."""
-    rest = iter(pieces)
-    first = next(rest)
-    version, zero, *numbers = _FIRST.unpack_from(first)
-    if version != _VERSION or zero:
-        raise ProtocolError(f"a state of version {version}, this program reads {_VERSION}")
-    revision, time, floor, purged, purged_floor, lease_count, *counts = numbers
+    saved = read_columns(pieces)
     state = MetastoreState(
-        revision=revision, time=time, floor=floor, purged=purged, purged_floor=purged_floor
+        revision=saved.revision,
+        time=saved.time,
+        floor=saved.floor,
+        purged=saved.purged,
+        purged_floor=saved.purged_floor,
     )
-    key_count, row_count, revision_count, change_count = counts
-    data = _Columns(b"".join(rest))
-    keys = _load_keys(data, key_count)
-    row_counts = data.take("<u4", key_count)
-    rows = data.take(ROW_COLUMNS, row_count)
-    existing = int(np.count_nonzero(row_counts))
-    state.keys = KeyHistories.load(keys[:existing], row_counts[:existing], rows)
-    state.revisions = _load_revisions(data, revision_count, change_count, keys)
-    places, values = np.array(state.revisions.places), np.array(state.revisions.values)
-    state.live = LiveIndexes(places[values > 0])
-    leases = _LEASE.iter_unpack(first[_FIRST.size :][: _LEASE.size * lease_count])
+    joined, bounds = saved.keys.tobytes(), saved.key_stops.tolist()
+    keys = list(map(joined.__getitem__, map(slice, [0, *bounds[:-1]], bounds)))
+    existing = saved.existing
+    counts = saved.row_counts[:existing].astype(np.int64)
+    state.keys = KeyHistories.load(keys[:existing], counts, saved.rows)
+    state.revisions = _load_revisions(saved, keys)
+    state.live = LiveIndexes(saved.places[saved.values > 0])
+    leases = saved.leases
     state.set_leases({each: StoredLease(ttl, generation) for each, ttl, generation in leases})
     return state
 
 
-def _load_keys(data: _Columns, count: int) -> list[bytes]:
-    stops = np.cumsum(data.take("<u2", count), dtype=np.int64)
-    size = int(stops[-1]) if count else 0
-    joined, bounds = data.take_bytes(size), stops.tolist()
-    return list(map(joined.__getitem__, map(slice, [0, *bounds[:-1]], bounds)))
-
-
-def _load_revisions(data: _Columns, count: int, changes: int, keys: list[bytes]) -> RevisionColumns:
+def _load_revisions(saved: StateColumns, keys: list[bytes]) -> RevisionColumns:
     loaded = RevisionColumns()
-    loaded.numbers = column("q", data.take("<i8", count))
-    loaded.times = column("q", data.take("<i8", count))
-    loaded.places = column("q", data.take("<i8", count))
-    loaded.entry_bytes = column("I", data.take("<u4", count))
-    loaded.values = column("I", data.take("<u4", count))
-    loaded.stops = column("q", np.cumsum(data.take("<u4", count), dtype=np.int64))
-    loaded.otherwise = bytearray(data.take_bytes(count))
-    loaded.keys = list(map(keys.__getitem__, data.take("<u4", changes).tolist()))
-    loaded.has_value = bytearray(data.take_bytes(changes))
+    loaded.numbers = column("q", saved.numbers)
+    loaded.times = column("q", saved.times)
+    loaded.places = column("q", saved.places)
+    loaded.entry_bytes = column("I", saved.entry_bytes)
+    loaded.values = column("I", saved.values)
+    loaded.stops = column("q", saved.change_stops)
+    loaded.otherwise = bytearray(saved.otherwise.tobytes())
+    loaded.keys = list(map(keys.__getitem__, saved.changed.tolist()))
+    loaded.has_value = bytearray(saved.has_value.tobytes())
     return loaded

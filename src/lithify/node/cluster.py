@@ -47,12 +47,13 @@ from lithify.catalog.manager.errors import CatalogBusy
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog.update_log.errors import AppendOutcomeUnknown
 from lithify.catalog_compaction.compaction import CATALOG, CatalogCompaction
+from lithify.catalog_compaction.scan_holds import ScanHolds
 from lithify.errors import InvalidInput, LithifyError, LogClosed, WriteFailed
 from lithify.events import ignore_events
 from lithify.logger import get_logger
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.errors import MetastoreUnavailable
-from lithify.metastore.local_metastore import GROUP, LocalMetastore
+from lithify.metastore.local_metastore import GROUP, LocalMetastore, OwnMetastore
 from lithify.metastore.machine import MetastoreMachine
 from lithify.metastore.maintenance import maintained
 from lithify.node.catalog.changes_in_bounded_time import BoundedChanges, ChangeUnknown
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.events import EventSink
     from lithify.fs import FileSystem
-    from lithify.metastore.metastore import KeyValue, Rows
     from lithify.node.settings import NodeSettings
     from lithify.raft.core import Config
 
@@ -166,7 +166,8 @@ class Cluster:
         self._table_settings = settings.tables
         self._table_directory = f"{directory}/{TABLES}"
         self.tables: Tables | None = None
-        """None if the cluster is only read."""
+        self.scans: ScanHolds | None = None
+        """Both are None if the cluster is only read."""
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
 
@@ -290,7 +291,7 @@ class Cluster:
     async def _begin(self) -> None:
         node = self._thread.node
         has_port = node.settings.listen is not None
-        kind = LocalMetastore if has_port else _OwnState
+        kind = LocalMetastore if has_port else OwnMetastore
         self.metastore = metastore = kind(node, self._clock)
         self._changes = BoundedChanges(node)
         self.catalog = CatalogManager(
@@ -318,6 +319,7 @@ class Cluster:
             metastore, self._fs, self._directory, self._clock, self._keeping, self._events
         )
         tables = self.tables = await self._open_tables()
+        self.scans = ScanHolds(tables, self.catalog, metastore, self._clock)
         maintenance = CatalogMaintenance(
             metastore,
             self.catalog,
@@ -492,20 +494,6 @@ class Cluster:
             with suppress(LithifyError, TimeoutError):
                 await asyncio.wait_for(self._registry.leave(), LEAVE_S)
         await self._stack.aclose()
-
-
-class _OwnState(LocalMetastore):
-    """The metastore as this node knows it: nothing else changes it."""
-
-    async def get(self, key: bytes, *, revision: int = 0, **_: bool) -> KeyValue | None:
-        """See `Metastore`."""
-        return await super().get(key, revision=revision, local=True)
-
-    async def range(
-        self, start: bytes, end: bytes, *, revision: int = 0, limit: int = 0, **_: bool
-    ) -> Rows:
-        """See `Metastore`."""
-        return await super().range(start, end, revision=revision, limit=limit, local=True)
 
 
 def _wait(future: Future[T]) -> T:

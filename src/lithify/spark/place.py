@@ -39,7 +39,7 @@ from lithify.topics.topics import TopicNotFound
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
 
-__all__ = ["NodeRefused", "Partition", "TopicPlace", "ask_node", "find_place"]
+__all__ = ["NodeRefused", "Partition", "TopicPlace", "ask_node", "data_of", "find_place"]
 
 TIMEOUT_S = 60.0
 _RUNTIME = "/admin/v2/brokers/configuration/runtime"
@@ -81,10 +81,8 @@ class TopicPlace:
         """Return the place with its data directory; asks the node for it if needed."""
         if not self.node or self.data:
             return self
-        runtime = ask_node(f"{self.node}{_RUNTIME}", self.token)
-        data, owner = str(runtime.get("dataDirectory", "")), str(runtime.get("owner", ""))
-        lock = f"{data}/{LOCK}"
-        if not data or not fs.exists(lock) or lock_owner(fs, lock) != owner:
+        data, is_here = data_of(fs, self.node, self.token)
+        if not is_here:
             raise InvalidInput(
                 f"the data directory {data!r} of the node at {self.node} is not on this machine"
             )
@@ -128,6 +126,14 @@ class TopicPlace:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             ask_node(url, self.token, body, "PUT")
+
+
+def data_of(fs: FileSystem, node: str, token: str) -> tuple[str, bool]:
+    """The data directory of a node, and whether it is on this machine."""
+    runtime = ask_node(f"{node}{_RUNTIME}", token)
+    data, owner = str(runtime.get("dataDirectory", "")), str(runtime.get("owner", ""))
+    lock = f"{data}/{LOCK}"
+    return data, bool(data) and fs.exists(lock) and lock_owner(fs, lock) == owner
 
 
 def _url_path(name: TopicName) -> str:

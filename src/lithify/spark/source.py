@@ -1,7 +1,9 @@
-"""Topics as Spark DataFrames: `spark.read.format("lithify").load(…)`, `spark.readStream`, `write`.
+"""Topics and tables as DataFrames: `spark.read.format("lithify").load(…)`, `readStream`, `write`.
 
     orders = spark.read.format("lithify").option("view", "compacted").load("data/topics/…/orders")
     orders.groupBy("key").count()
+
+A path or an address `…/tables/TABLE` is a table: `tables/table_query.py`. The rest is about topics.
 
 Spark finds the source without registration, by the package `pyspark_lithify`. `place.py` describes
 paths and addresses, `arrow_rows.py` the columns. Options, case-insensitive:
@@ -37,7 +39,6 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
@@ -55,6 +56,7 @@ from lithify.clock import SystemClock
 from lithify.errors import InvalidInput
 from lithify.fs import LocalFileSystem
 from lithify.positions import pack
+from lithify.spark.time_option import time_option_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 
     from lithify.spark.place import TopicPlace
     from lithify.spark.scan import Bounds, ScanPart
+    from lithify.spark.tables.table_query import TableQuery
 
 __all__ = ["LithifySource", "Query", "arrow_schema"]
 
@@ -99,8 +102,12 @@ _OPTIONS = {
         "subscription",
         "token",
         "staging",
+        "timestamp",
+        "version",
+        "prefix",
     )
 }
+_TABLES_ONLY = ("timestamp", "version", "prefix")
 PLANNED_S = 600.0
 _POSITION = re.compile(r"(\d{1,10}):(\d{1,10})")
 _planned: list[tuple[float, ExitStack]] = []
@@ -132,8 +139,8 @@ class Query:
             for field, name, read, less in (
                 ("low", "startPosition", _position, 0),
                 ("high", "stopPosition", _position, 1),
-                ("time_min_ms", "startTime", _time_ms, 0),
-                ("time_max_ms", "stopTime", _time_ms, 1),
+                ("time_min_ms", "startTime", time_option_ms, 0),
+                ("time_max_ms", "stopTime", time_option_ms, 1),
             )
             if name.lower() in options
         }
@@ -161,32 +168,34 @@ def _position(name: str, text: str) -> int:
     return pack(int(match[1]), int(match[2]))
 
 
-def _time_ms(name: str, text: str) -> int:
-    """The first millisecond, the log's resolution, at or after a time."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidInput(f"{name} {text!r} must be a time such as 2026-01-31T12:00Z") from None
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.fromtimestamp(
-        0, UTC
-    )
-    return -(-since // timedelta(milliseconds=1))
-
-
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema for a Spark schema, whose columns must be among `SCHEMA`."""
+    _check_columns(schema, SCHEMA)
+    return _to_arrow(schema)
+
+
+def _to_arrow(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    for field in schema.fields:
-        kind = field.dataType.simpleString()
-        if field.name not in SCHEMA.names or kind != SCHEMA[field.name].dataType.simpleString():
-            raise _no_column(f"{field.name} {kind}")
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _no_column(name: str) -> InvalidInput:
-    valid = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA.fields)
+def _check_columns(schema: StructType, whole: StructType) -> None:
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name not in whole.names or kind != whole[field.name].dataType.simpleString():
+            raise _no_column(f"{field.name} {kind}", whole)
+
+
+def _no_column(name: str, whole: StructType) -> InvalidInput:
+    valid = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in whole.fields)
     return InvalidInput(f"there is no column {name!r}; there are: {valid}")
+
+
+def is_table(path: str) -> bool:
+    """Does a path or an address name a table, and no topic?"""
+    parts = path.rstrip("/").split("/")
+    return len(parts) > 2 and parts[-2] == "tables" and parts[-4:-3] != ["topics"]
 
 
 class LithifySource(DataSource):
@@ -199,6 +208,10 @@ class LithifySource(DataSource):
             valid = ", ".join(_OPTIONS.values())
             raise InvalidInput(f"there is no option {unknown[0]!r}; there are: {valid}")
         self.options = given
+        self.is_table = is_table(given.get("path", ""))
+        only = [] if self.is_table else [name for name in _TABLES_ONLY if name in given]
+        if only:
+            raise InvalidInput(f"option {only[0]!r} is for tables: load(…/tables/TABLE)")
 
     @classmethod
     def name(cls) -> str:
@@ -207,34 +220,75 @@ class LithifySource(DataSource):
 
     def schema(self) -> StructType:
         """The requested columns, in their order."""
+        whole = SCHEMA
+        if self.is_table:
+            from lithify.spark.tables.arrow_columns import spark_schema  # noqa: PLC0415
+
+            whole = spark_schema(self._table_query().moment().table)
         names = self.options.get("columns", "")
-        requested = [name.strip() for name in names.split(",")] if names else SCHEMA.names
+        requested = [name.strip() for name in names.split(",")] if names else whole.names
         for name in requested:
-            if name not in SCHEMA.names:
-                raise _no_column(name)
-        return StructType([SCHEMA[name] for name in requested])
+            if name not in whole.names:
+                raise _no_column(name, whole)
+        return StructType([whole[name] for name in requested])
+
+    def _table_query(self) -> TableQuery:
+        from lithify.spark.tables.table_query import TableQuery  # noqa: PLC0415
+
+        return TableQuery.of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of `spark.read`."""
+        if self.is_table:
+            return _TableReader(self._table_query(), schema)
         return _Reader(Query.of(self.options), arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of `spark.readStream`."""
+        self._check_topic("read as a stream")
         from lithify.spark.stream import StreamReader  # noqa: PLC0415
 
         return StreamReader(Query.of(self.options), arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """The writer of `DataFrame.write`."""
+        self._check_topic("written to")
         from lithify.spark.write import DataFrameWriter  # noqa: PLC0415
 
         if overwrite:
             raise InvalidInput('a topic can only be appended to: write.mode("append")')
         return DataFrameWriter(place_of(self.options), schema, self.options.get("staging", ""))
 
+    def _check_topic(self, use: str) -> None:
+        if self.is_table:
+            raise InvalidInput(f"{self.options['path']} is a table: it cannot be {use}")
+
+
+class _TableReader(DataSourceReader):
+    """One query of a table."""
+
+    def __init__(self, query: TableQuery, schema: StructType) -> None:
+        self._query = query
+        self._given = schema
+        self._schema = _to_arrow(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts of all partitions of the table."""
+        from lithify.spark.tables.arrow_columns import spark_schema  # noqa: PLC0415
+
+        moment, parts = self._query.plan()
+        _check_columns(self._given, spark_schema(moment.table))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part."""
+        from lithify.spark.tables.table_parts import TablePart, read_part  # noqa: PLC0415
+
+        return read_part(partition, self._schema) if isinstance(partition, TablePart) else iter(())
+
 
 class _Reader(DataSourceReader):
-    """One batch query."""
+    """One batch query of a topic."""
 
     def __init__(self, query: Query, schema: pa.Schema) -> None:
         self._query = query

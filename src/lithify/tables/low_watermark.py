@@ -2,8 +2,9 @@
 
     watermark = LowWatermark(fs, directory, clock, settings)
     watermark.open(versions.earliest.activation)
-    with watermark.read_lock(timestamp):
+    with watermark.read_lock(timestamp) as renew:
         ...                           # reads at this time; `TimeTooOld` below the watermark
+        renew()                       # its life begins again
     await watermark.update()
 
 It is the time of the node minus the availability and the greatest difference of two clocks. It only
@@ -109,6 +110,11 @@ class LowWatermark:
         self._updating = asyncio.Lock()
         self._listeners: list[Callable[[int], Awaitable[None]]] = []
 
+    @property
+    def read_life_ms(self) -> int:
+        """The life of a lock that is not renewed."""
+        return self._settings.read_life_ms
+
     def open(self, earliest: int) -> None:
         """Read the file; `earliest` is the activation of the first version of the catalog."""
         self.value = self._next = max(self._read(), 0)
@@ -120,15 +126,27 @@ class LowWatermark:
         self._listeners.append(listener)
 
     @contextmanager
-    def read_lock(self, time: int) -> Iterator[None]:
-        """Hold the watermark at or below a time; raises `TimeTooOld`."""
+    def read_lock(self, time: int) -> Iterator[Callable[[], None]]:
+        """Hold the watermark at or below a time; raises `TimeTooOld`.
+
+        Yields what begins its life again, or raises the error if that is over.
+        """
         if time < self._next:
             raise TimeTooOld(time, self._next)
         handle = object()
-        ends_s = self._clock.monotonic_s() + self._settings.read_life_ms / 1000
-        self._locks[handle] = time, ends_s
+
+        def begin() -> None:
+            ends_s = self._clock.monotonic_s() + self._settings.read_life_ms / 1000
+            self._locks[handle] = time, ends_s
+
+        def renew() -> None:
+            if self._clock.monotonic_s() >= self._locks[handle][1]:
+                raise TimeTooOld(time, self._next)
+            begin()
+
+        begin()
         try:
-            yield
+            yield renew
         finally:
             del self._locks[handle]
             self._released.set()

@@ -49,6 +49,7 @@ __all__ = [
     "Page",
     "TableReader",
     "decode_checked",
+    "numbers_with",
     "partitions_with",
     "table_named",
 ]
@@ -77,11 +78,15 @@ def table_named(catalog: Catalog, name: str) -> TableDescriptor:
 
 def partitions_with(catalog: Catalog, table: TableDescriptor, prefix: Mapping[str, Any]) -> range:
     """The partitions that can have rows with these values of columns."""
-    zone = catalog.get(ZoneDescriptor, table.zone_id)
+    return numbers_with(table, catalog.get(ZoneDescriptor, table.zone_id).partitions, prefix)
+
+
+def numbers_with(table: TableDescriptor, partitions: int, prefix: Mapping[str, Any]) -> range:
+    """The same in a zone with this number of partitions."""
     if all(column.name in prefix for column in columns_of(table, table.partition_key)):
-        number = partition_of(table, check_some(table, prefix), zone.partitions)
+        number = partition_of(table, check_some(table, prefix), partitions)
         return range(number, number + 1)
-    return range(zone.partitions)
+    return range(partitions)
 
 
 def decode_checked(table: TableDescriptor, data: bytes) -> dict[str, Any]:
@@ -173,7 +178,7 @@ class TableReader:
         while number in numbers:
             partition = zone.id, number
             start = key + b"\0" if key else bounds[0]
-            found = await self._range(partition, start, bounds[1], limit - len(rows))
+            found = await self.key_range(partition, start, bounds[1], limit - len(rows))
             rows += await rows_of(partition, found)
             if found.more:
                 key = found.rows[-1].key
@@ -183,9 +188,12 @@ class TableReader:
                 return Page(rows, (number, key))
         return Page(rows, None)
 
-    async def _range(self, partition: Partition, start: bytes, end: bytes, limit: int) -> Rows:
+    async def key_range(
+        self, partition: Partition, start: bytes, end: bytes, limit: int = 0
+    ) -> Rows:
+        """The first keys of a range of a partition, as they are stored."""
         store = await self._store_of(partition)
-        revision = await self._revision(partition, store)
+        revision = await self.revision_of(partition, store)
         if not revision:
             # At revision 0 the partition was empty; the store would read the newest one.
             return Rows(0, self.timestamp, ())
@@ -198,7 +206,7 @@ class TableReader:
         self, table: TableDescriptor, partition: Partition, key: bytes
     ) -> dict[str, Any] | None:
         store = await self._store_of(partition)
-        revision = await self._revision(partition, store)
+        revision = await self.revision_of(partition, store)
         if not revision:
             return None
         try:
@@ -207,7 +215,8 @@ class TableReader:
             raise TimeCompacted(self.timestamp) from error
         return None if found is None else decode_checked(table, found.value)
 
-    async def _revision(self, partition: Partition, store: Metastore) -> int:
+    async def revision_of(self, partition: Partition, store: Metastore) -> int:
+        """The revision of a partition that is read; 0 if it was empty."""
         found = self._revisions.get(partition)
         if found is None:
             found = self._revisions[partition] = await store.revision_at(self.timestamp)

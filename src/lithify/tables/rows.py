@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROW_BYTES_MAX",
+    "RowLayout",
     "check_key",
     "check_row",
     "check_some",
     "decode_row",
     "encode_row",
     "key_names",
+    "layout_of",
     "leading_values",
     "schema_version_of",
 ]
@@ -45,20 +47,22 @@ ROW_BYTES_MAX = VALUE_BYTES_MAX
 _VERSION = struct.Struct("<I")
 
 
-class _Layout(NamedTuple):
-    """Of the rows of a schema version."""
+class RowLayout(NamedTuple):
+    """Where the values are in the rows of a schema version."""
 
     columns: tuple[Column, ...]
     forms: tuple[ValueForm, ...]
     offsets: tuple[int, ...]
     """Where the value of a column of fixed width is, or the end of the others."""
     ends: struct.Struct
+    """Of the values without a fixed width."""
     ends_at: int
     data_at: int
 
 
 @lru_cache(maxsize=1024)
-def _layout(columns: tuple[Column, ...]) -> _Layout:
+def layout_of(columns: tuple[Column, ...]) -> RowLayout:
+    """The layout of rows with these columns."""
     forms = tuple(form_of(column.type) for column in columns)
     at = _VERSION.size + (len(columns) + 7) // 8
     offsets = {}
@@ -73,7 +77,7 @@ def _layout(columns: tuple[Column, ...]) -> _Layout:
             variable += 1
     ends = struct.Struct(f"<{variable}I")
     ordered = tuple(offsets[number] for number in range(len(forms)))
-    return _Layout(columns, forms, ordered, ends, ends_at, ends_at + ends.size)
+    return RowLayout(columns, forms, ordered, ends, ends_at, ends_at + ends.size)
 
 
 def check_row(table: TableDescriptor, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +137,7 @@ def key_names(table: TableDescriptor) -> list[str]:
 
 def encode_row(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
     """The bytes of a checked row, in the newest schema version of the descriptor."""
-    layout = _layout(table.columns_at(table.schema_version))
+    layout = layout_of(table.columns_at(table.schema_version))
     nulls = 0
     fixed: list[bytes] = []
     variable: list[bytes] = []
@@ -169,7 +173,7 @@ def decode_row(table: TableDescriptor, data: bytes) -> dict[str, Any]:
     version = schema_version_of(data)
     if not 1 <= version <= table.schema_version:
         raise RowDamaged(table.name, f"it has schema version {version}")
-    layout = _layout(table.columns_at(version))
+    layout = layout_of(table.columns_at(version))
     try:
         ends = layout.ends.unpack_from(data, layout.ends_at)
         if len(data) != layout.data_at + (ends[-1] if ends else 0):
@@ -185,7 +189,7 @@ def decode_row(table: TableDescriptor, data: bytes) -> dict[str, Any]:
     }
 
 
-def _values(layout: _Layout, data: bytes, ends: tuple[int, ...]) -> list[tuple[int, Any]]:
+def _values(layout: RowLayout, data: bytes, ends: tuple[int, ...]) -> list[tuple[int, Any]]:
     nulls = int.from_bytes(
         data[_VERSION.size : _VERSION.size + (len(layout.columns) + 7) // 8], "little"
     )

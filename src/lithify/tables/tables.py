@@ -140,7 +140,7 @@ class Tables:
                 row = await used.transaction.get(table, key)
         elif at:
             with ExitStack() as ends:
-                row = await (await self._reader(at, ends)).get(table, key)
+                row = await (await self.open_reader(at, ends)).get(table, key)
         else:
             row = await self._newest(table, key)
         if row is None:
@@ -173,7 +173,7 @@ class Tables:
                 return await self._page(used_by, table, prefix, index, limit, after)
         at = at or await self._present(table, prefix)
         with ExitStack() as ends:
-            reader = await self._reader(at, ends)
+            reader = await self.open_reader(at, ends)
             return await self._page(reader, table, prefix, index, limit, after)
 
     async def _page(
@@ -237,7 +237,7 @@ class Tables:
         at = at or self._catalog.now()
         life_ms = self._settings.table_read_life_ms
         with ExitStack() as ends:
-            reader = await self._reader(at, ends)
+            reader = await self.open_reader(at, ends)
             return self.handles.add(reader, life_ms, ends.pop_all()), at
 
     async def commit(self, handle: str) -> None:
@@ -294,7 +294,7 @@ class Tables:
     async def _store_of(self, partition: Partition) -> Metastore:
         return await self.hosting.ready(partition)
 
-    async def _reader(self, at: int, ends: ExitStack) -> TableReader:
+    async def open_reader(self, at: int, ends: ExitStack) -> TableReader:
         """A reader at a time, which holds the low watermark until `ends` is closed."""
         if at > self._catalog.now():
             raise InvalidInput(f"{describe(at)} is in the future: nothing can be read then")

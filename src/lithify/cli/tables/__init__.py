@@ -8,7 +8,7 @@
     lithify tables put NAME [COLUMN=VALUE… | FILE with --lines]
     lithify tables get|delete NAME COLUMN=VALUE…
     lithify tables scan NAME [COLUMN=VALUE…] [--index INDEX] [--at TIME]
-    lithify tables index create|drop NAME INDEX
+    lithify tables index create|drop|verify NAME INDEX
     lithify tables tx begin|commit|rollback
 
 All take `--json`, and `--data DIR` or `--url URL` (`client/`).
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import typer
 
-from lithify.cli.tables import definitions, rows, transactions
+from lithify.cli.tables import definitions, rows, transactions, verify_index
 
 __all__ = ["app"]
 
@@ -32,5 +32,6 @@ app.command()(rows.put)
 app.command()(rows.get)
 app.command()(rows.scan)
 app.command()(rows.delete)
+definitions.indexes.command("verify")(verify_index.verify)
 app.add_typer(definitions.indexes, name="index")
 app.add_typer(transactions.app, name="tx")

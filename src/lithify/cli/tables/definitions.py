@@ -12,7 +12,7 @@ from lithify.cli.options import AsJson, Data, Url, Yes
 from lithify.cli.output import print_json, print_result, print_table
 from lithify.cli.tables.values import Table, parse_text, path_of
 
-__all__ = ["alter", "create", "drop", "indexes", "list_tables", "show"]
+__all__ = ["Index", "alter", "create", "drop", "indexes", "list_tables", "show"]
 
 CHANGE_S = 60.0
 
@@ -21,7 +21,7 @@ IndexColumns = Annotated[
     list[str], typer.Option("--column", metavar="COLUMN", help="A column; in this order.")
 ]
 
-indexes = typer.Typer(help="Create and drop indexes of a table.", no_args_is_help=True)
+indexes = typer.Typer(help="Create, drop and verify indexes of a table.", no_args_is_help=True)
 
 
 def list_tables(data: Data = None, url: Url = None, as_json: AsJson = False) -> None:

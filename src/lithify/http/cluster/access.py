@@ -18,6 +18,7 @@ from lithify.catalog.commands.batch import CatalogCommand
 from lithify.catalog.manager.executions import Executed
 from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog_compaction.compaction import CatalogCompaction
+from lithify.catalog_compaction.scan_holds import ScanHolds
 from lithify.compaction.scheduling.run_queue import RunQueue
 from lithify.http.error_statuses import RequestRefused
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
@@ -74,6 +75,8 @@ class ClusterAccess(Protocol):
     """The compaction of the catalog, None likewise."""
     tables: Tables | None
     """None if the cluster is only read."""
+    scans: ScanHolds | None
+    """The scans of other programs, None likewise."""
     leader_changes: int
     """Times that another node has become the leader of the metastore, as seen here."""
 

@@ -42,6 +42,8 @@ from lithify.raft.storage.file_names import segment_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from lithify.fs import File, FileSystem
     from lithify.log.segments.block_index import BlockIndex
     from lithify.log.segments.scan import Frames
@@ -133,16 +135,20 @@ class SegmentFile:
         """The entries at these ascending indexes that are in the segment."""
         found: dict[int, Entry] = {}
         wanted = np.array(indexes, dtype=np.int64)
+        for frames in self.frames(wanted):
+            keep = np.isin(frames.positions, wanted, assume_unique=True)
+            for entry in entries_of(frames.select(keep)):
+                found[entry.index] = entry
+        return found
+
+    def frames(self, wanted: NDArray[np.int64]) -> Iterator[Frames]:
+        """The frames of all blocks that may have these ascending indexes."""
         at = 0
         while at < len(wanted):
             start, stop, after, last = self._block(int(wanted[at]))
-            for frames in intact_frames(self.file, start, stop, after, self.damaged):
-                keep = np.isin(frames.positions, wanted[at:], assume_unique=True)
-                for entry in entries_of(frames.select(keep)):
-                    found[entry.index] = entry
+            yield from intact_frames(self.file, start, stop, after, self.damaged)
             # The block ends here: indexes that it does not have are not in the segment.
             at = max(at + 1, int(np.searchsorted(wanted, last, side="right")))
-        return found
 
     def _block(self, index: int) -> tuple[int, int, int, int]:
         """(start, stop, index before the first, last index) of the block for an index."""
