@@ -221,6 +221,9 @@ class Client:
                 text = f"{answer.status_code} {version} {row['activation']}"
         elif answer.status_code == httpx.codes.GATEWAY_TIMEOUT:
             outcome = Outcome.UNKNOWN
+        elif answer.is_server_error and not answer.text.startswith("{"):
+            # The server of a node that has stopped, not its application.
+            outcome = Outcome.UNKNOWN
         self._record.end(change, outcome, version=version, answer=text)
 
     def _command(self, node: Member, effect: list[Effect], *words: str) -> None:

@@ -142,8 +142,8 @@ def test_a_directory_in_use_is_a_conflict(data: str) -> None:
 
 
 @contextmanager
-def cuts_off() -> Iterator[str]:
-    """A server that reads a request and closes the connection."""
+def cuts_off(answer: bytes = b"") -> Iterator[str]:
+    """A server that reads a request, perhaps answers, and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -152,6 +152,7 @@ def cuts_off() -> Iterator[str]:
                     client, _ = server.accept()
                     with client:
                         client.recv(2**16)
+                        client.sendall(answer)
             except OSError:
                 return
 
@@ -162,6 +163,15 @@ def cuts_off() -> Iterator[str]:
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+def test_a_change_that_a_server_breaks_off_has_an_unknown_outcome() -> None:
+    """A node that stops answers so, beside its application."""
+    answer = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 21\r\n\r\n"
+    with cuts_off(answer + b"Internal Server Error") as url:
+        code, _, text = run("topics", "create", "orders", "--url", url)
+        assert (code, "may have taken effect" in text) == (6, True), text
+        assert run("topics", "list", "--url", url)[0] == 1
 
 
 def test_a_change_without_an_answer_has_an_unknown_outcome() -> None:

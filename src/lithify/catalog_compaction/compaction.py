@@ -79,10 +79,10 @@ class CatalogCompaction(LeaderRuns[CatalogDryRun]):
 
     async def snapshot(self, version: int, *, force: bool) -> bool:
         """A snapshot of a version, if the decision permits it; on the leader."""
-        return await self.runner.snapshot(self._leading_term(), version, force=force)
+        return await self.runner.snapshot(await self._leading_term(), version, force=force)
 
     async def _compact(self, control: RunControl) -> CatalogDryRun:
-        term = self._leading_term()
+        term = await self._leading_term()
         # What comes from here on makes one more run due.
         self._due = ""
         control("COLLECT", 0, 0)

@@ -68,6 +68,8 @@ def read_value(
 
     None if the file is missing, unreadable or damaged, or has another version.
     """
+    if not fs.exists(path):
+        return None
     try:
         lines, _ = read_lines(fs, path)
         # As text: the decoder would first find out the encoding of bytes.

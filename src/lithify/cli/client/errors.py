@@ -13,9 +13,9 @@ from http import HTTPStatus
 from lithify.errors import LithifyError
 from lithify.exit_codes import CONFLICT, FAILED, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE, USAGE
 
-__all__ = ["AnswerLost", "NodeNotReached", "Redirected", "Refused"]
+__all__ = ["SERVER_ERRORS", "AnswerLost", "NodeNotReached", "Redirected", "Refused"]
 
-_SERVER_ERRORS = 500
+SERVER_ERRORS = 500
 
 _EXIT_CODES: dict[int, int] = {
     HTTPStatus.BAD_REQUEST: USAGE,
@@ -81,5 +81,5 @@ class Refused(LithifyError):
         super().__init__(reason)
         self.status = status
         self.kind = kind or type(self).__name__
-        code = _EXIT_CODES.get(status, FAILED if status >= _SERVER_ERRORS else CONFLICT)
+        code = _EXIT_CODES.get(status, FAILED if status >= SERVER_ERRORS else CONFLICT)
         self.exit_code = UNREACHABLE if kind in _UNREACHABLE else code

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from lithify.cli.client.errors import Refused
+from lithify.cli.client.errors import SERVER_ERRORS, AnswerLost, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -88,7 +88,11 @@ class Client(ABC):
         sending = self.send(method, path, headers=given, body=body, timeout_s=timeout_s)
         with sending as answer:
             if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-                reason = _reason(answer.read()) or f"{self.name} answers with {answer.status}"
+                reason = _reason(answer.read())
+                if reason is None and answer.status >= SERVER_ERRORS and method != "GET":
+                    # Not the application's: the node has stopped while it worked on the request.
+                    raise AnswerLost(self.name, f"it answers with {answer.status}")
+                reason = reason or f"{self.name} answers with {answer.status}"
                 raise Refused(reason, answer.status, answer.headers.get(ERROR, ""))
             yield answer
 

@@ -113,7 +113,7 @@ class HistoryCompaction(LeaderRuns[HistoryDryRun]):
 
     async def _compact(self, control: RunControl) -> HistoryDryRun:
         metastore = self._metastore
-        self._leading_term()
+        await self._leading_term()
         for _ in range(TRIES_MAX):
             control("PLAN", 0, 0)
             dry_run = await self.plan()

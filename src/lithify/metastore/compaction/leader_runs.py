@@ -54,6 +54,9 @@ class LeaderDryRun(Protocol):
         """As JSON values."""
 
 
+LEADER_LOOKS = 60
+LOOK_S = 0.05
+
 D = TypeVar("D", bound=LeaderDryRun)
 
 
@@ -143,8 +146,13 @@ class LeaderRuns(ABC, Generic[D]):
 
     # --- a run ------------------------------------------------------------------------------
 
-    def _leading_term(self) -> int:
+    async def _leading_term(self) -> int:
         """The term in which this node leads; raises `RunRefused`."""
+        for _ in range(LEADER_LOOKS):
+            # A node that has just started leads, or knows who does, soon.
+            if self._metastore.group.leader:
+                break
+            await asyncio.sleep(LOOK_S)
         term = self._metastore.leading_term
         if not term:
             leader = self._metastore.group.leader or "no node"

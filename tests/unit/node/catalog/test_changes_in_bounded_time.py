@@ -123,10 +123,10 @@ def test_a_change_soon_after_another_does_not_read_the_free_space_again(
             asked.append(path)
             return super().free_bytes(path)
 
-    monkeypatch.setattr("lithify.node.bounded_changes.WRITTEN_S", 3600)
+    monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.WRITTEN_S", 3600)
     with alone(tmp_path, Asked(LocalFileSystem())) as cluster:
         for room_s, times in ((3600, 0), (0, 2)):
-            monkeypatch.setattr("lithify.node.bounded_changes.ROOM_S", room_s)
+            monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.ROOM_S", room_s)
             create(cluster, f"before-{room_s}")
             asked.clear()
             create(cluster, f"first-{room_s}")
