@@ -3,8 +3,7 @@
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends
 
@@ -16,7 +15,7 @@ from lithify.hybrid_time import MAX_TIMESTAMP
 from lithify.raft.errors import MemberReadsOnly
 from lithify.tables.tables import Tables
 
-__all__ = ["TablePath", "TablesDep", "parse_at", "parse_object"]
+__all__ = ["TablePath", "TablesDep", "parse_at"]
 
 MS_MAX = 2**47
 
@@ -33,17 +32,6 @@ async def _table(table: str) -> str:
 
 TablesDep = Annotated[Tables, Depends(_tables)]
 TablePath = Annotated[str, Depends(_table)]
-
-
-def parse_object(what: str, text: str | bytes) -> dict[str, Any]:
-    """A JSON object, such as a row or a key."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{what} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{what} must be a JSON object")
-    return value
 
 
 def parse_at(text: str | None) -> int:

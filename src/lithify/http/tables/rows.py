@@ -36,9 +36,10 @@ from pydantic import BaseModel, ConfigDict
 from lithify.errors import InvalidInput
 from lithify.http.cluster.access import ClusterDep, in_cluster
 from lithify.http.long_responses import json_answer, sent_pieces
-from lithify.http.tables.access import TablePath, TablesDep, parse_at, parse_object
+from lithify.http.tables.access import TablePath, TablesDep, parse_at
 from lithify.tables.errors import TransactionEnded, TransactionExpired
 from lithify.tables.reads import PAGE_ROWS_MAX, Cursor, Page
+from lithify.tables.row_request_format import decode_object
 
 __all__ = ["router"]
 
@@ -114,7 +115,7 @@ async def get(
     at: str | None = None,
 ) -> Response:
     """A row."""
-    values, time = parse_object("key", key), parse_at(at)
+    values, time = decode_object("key", key), parse_at(at)
     return await json_answer(
         await in_cluster(cluster, partial(tables.get, table, values, tx, time))
     )
@@ -125,7 +126,7 @@ async def delete(
     cluster: ClusterDep, tables: TablesDep, table: TablePath, key: str, tx: str = ""
 ) -> Response:
     """Delete a row; no change if there is none."""
-    values = parse_object("key", key)
+    values = decode_object("key", key)
     await in_cluster(cluster, partial(tables.delete, table, values, tx))
     return Response(status_code=204)
 
@@ -137,9 +138,9 @@ async def put(
     """Insert or replace rows. Without a transaction each is put by itself."""
     body = await request.body()
     if request.headers.get("content-type", "").partition(";")[0] == NDJSON:
-        rows = [parse_object("a row", line) for line in body.splitlines() if line.strip()]
+        rows = [decode_object("a row", line) for line in body.splitlines() if line.strip()]
     else:
-        rows = [parse_object("a row", body)]
+        rows = [decode_object("a row", body)]
 
     async def put_all() -> None:
         if tx:
@@ -175,7 +176,7 @@ async def rows(
     after, time = (None, parse_at(at)) if cursor is None else _parse_cursor(cursor)
     if tx:
         time = parse_at(at)
-    scan = partial(tables.scan, table, parse_object("prefix", prefix), index=index, handle=tx)
+    scan = partial(tables.scan, table, decode_object("prefix", prefix), index=index, handle=tx)
     if NDJSON not in request.headers.get("accept", ""):
         page, read_at = await in_cluster(cluster, partial(scan, limit=limit, after=after, at=time))
         following = None if page.next is None else _cursor(page.next, read_at)
