@@ -13,6 +13,7 @@ from bench import (
     blobs,
     blobs_http,
     catalog,
+    catalog_decision,
     catalog_snapshot,
     compaction,
     foundation,
@@ -21,6 +22,7 @@ from bench import (
     raft,
     raft_storage,
     reading,
+    tables,
     topics,
 )
 
@@ -57,6 +59,7 @@ AREAS = (
     Area("raft-storage", "Raft storage", (raft_storage,)),
     Area("raft", "Raft nodes", (raft,)),
     Area("metastore", "Metastore", (metastore,)),
+    Area("tables", "Tables", (tables, catalog_decision)),
     Area("catalog", "Catalog and start of a node", (catalog, catalog_snapshot, node_start)),
 )
 ROWS = tuple(row for area in AREAS for row in area.rows)
