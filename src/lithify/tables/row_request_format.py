@@ -54,7 +54,7 @@ def parse_request(body: bytes) -> tuple[int, str, bytes]:
 def decode_object(what: str, text: bytes | str) -> dict[str, Any]:
     """A JSON object, such as a row or a key."""
     try:
-        value = json.loads(text)
+        value = json.loads(text if isinstance(text, str) else str(text, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{what} is no JSON: {error}") from error
     if not isinstance(value, dict):

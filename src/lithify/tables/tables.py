@@ -35,6 +35,7 @@ from lithify.tables.errors import (
     RowNotFound,
     SchemaChanged,
     TransactionConflict,
+    TransactionEnded,
     WrongTransaction,
 )
 from lithify.tables.keys import partition_of, row_key
@@ -84,6 +85,7 @@ class Tables:
     ) -> None:
         self.node = node.identity.node
         """The name of this node."""
+        self._raft = node
         self.hosting = PartitionHosting(node, metastore, clock)
         self.active = ActiveTransactions(catalog.now, clock.monotonic_s)
         self.low_watermark = low_watermark
@@ -299,9 +301,11 @@ class Tables:
         return await self.limits.limit(opened.catalog, tables, above)
 
     def _own(self, handle: str) -> str:
-        """A handle of this node; raises `NotOwner` for one of another."""
+        """A handle of this node; raises `NotOwner` for one of another node of the cluster."""
         node = node_of_handle(handle)
         if node and node != self.node:
+            if node not in self._raft.identity.book:
+                raise TransactionEnded(handle)
             raise NotOwner(f"transaction {handle}", node, self._urls(node))
         return handle
 
