@@ -43,8 +43,8 @@ OTHER = {"name": "other", "zone": "z", "columns": [{"name": "id", "type": "int32
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
-    life = {"table_transaction_life_ms": 3_600_000}
-    with ClusterNode(tmp_path_factory.mktemp("node"), **life) as opened:
+    directory = tmp_path_factory.mktemp("node")
+    with ClusterNode(directory, table_transaction_life_ms=3_600_000) as opened:
         opened.call("POST", "/catalog/apply", content="[zones.z]\npartitions = 2\n")
         opened.call("POST", "/tables", json=OTHER)
         opened.call("POST", "/tables", json=TABLE)
@@ -88,7 +88,7 @@ WRONG: tuple[tuple[str, tuple[object, ...]], ...] = (
 @pytest.mark.parametrize(
     ("column", "value"), [(column, value) for column, values in WRONG for value in values]
 )
-def test_a_value_that_is_none_of_its_column_is_refused(
+def test_a_value_of_another_type_than_its_column_is_refused(
     node: ClusterNode, column: str, value: object
 ) -> None:
     named = column if column.isprintable() else "table t"
@@ -120,7 +120,7 @@ def test_a_body_that_is_no_row_is_refused(
     assert rows(node) == [0]
 
 
-def test_a_content_type_that_is_none_of_rows_is_refused(node: ClusterNode) -> None:
+def test_a_content_type_of_other_data_than_rows_is_refused(node: ClusterNode) -> None:
     for kind in ("text/csv", "application/x-www-form-urlencoded", "x" * 5000):
         headers = {"content-type": kind}
         named = f"content-type {kind:.80} must be application/json or {NDJSON}"
@@ -251,7 +251,7 @@ def test_open_transactions_have_a_limit(node: ClusterNode, monkeypatch: pytest.M
     node.call("POST", f"{path}/{begun(node)}/commit")
 
 
-def test_what_a_transaction_keeps_has_a_limit(node: ClusterNode) -> None:
+def test_a_row_that_a_transaction_replaces_counts_once(node: ClusterNode) -> None:
     tx, large = begun(node), "x" * 1_000_000
     path = f"/tables/t/rows?tx={tx}"
     node.call("POST", path, json={"id": 0, "s": large})

@@ -494,7 +494,7 @@ def test_a_transaction_that_is_too_large_is_refused_and_stays_as_it_was(
     assert member.rows({"customer": 1}) == expected
 
 
-def test_a_page_of_large_rows_ends_before_it_has_as_many_as_were_asked_for(
+def test_a_page_of_large_rows_has_fewer_rows_than_its_limit(
     alone: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "PAGE_BYTES_MAX", 1000)
