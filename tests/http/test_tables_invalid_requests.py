@@ -264,7 +264,7 @@ def test_a_row_that_a_transaction_replaces_counts_once(node: ClusterNode) -> Non
     assert tables.active.kept_bytes == 0
 
 
-def test_all_transactions_together_keep_only_so_much(
+def test_all_transactions_together_have_a_limit_of_bytes(
     node: ClusterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(active_transactions, "KEPT_BYTES_MAX", 1000)
