@@ -15,6 +15,8 @@ All others go through `Tables`, a task each: the partition is led by another nod
 created; the table has indexes; the limit is not known, or has passed; nothing was done, because
 leadership is changing.
 
+A run that takes more than a few milliseconds is divided into portions, each in a turn of the loop.
+
 While writes of a run are in progress it is registered as one transaction, so no version of the
 catalog that they use goes. One event loop, that of the Raft node.
 """
@@ -59,6 +61,11 @@ if TYPE_CHECKING:
     from lithify.tables.tables import Tables
 
 __all__ = ["RowRequests"]
+
+PORTION = 128
+"""Requests that are started in one turn of the loop: each takes some 20 µs."""
+PORTION_BYTES = 2**19
+"""The JSON of a mebibyte takes some milliseconds."""
 
 # As plain numbers: comparing with a member of an `IntEnum` takes ten times as long.
 _PUT, _DELETE, _GET = map(int, RowRequestKind)
@@ -124,6 +131,21 @@ class RowRequests:
 
     def answer(self, bodies: Sequence[bytes], done: RunDone) -> None:
         """Answer a run of requests, in any order."""
+        stop, size = 0, 0
+        while stop < len(bodies) and stop < PORTION and size < PORTION_BYTES:
+            size += len(bodies[stop])
+            stop += 1
+        if stop == len(bodies):
+            self._answer(bodies, done)
+            return
+
+        def done_later(stretch: slice, result: CommandResults | LithifyError) -> None:
+            done(slice(stretch.start + stop, stretch.stop + stop), result)
+
+        self._answer(bodies[:stop], done)
+        asyncio.get_running_loop().call_soon(self.answer, bodies[stop:], done_later)
+
+    def _answer(self, bodies: Sequence[bytes], done: RunDone) -> None:
         opened = self._tables.active.begin(self._catalog.versions.at_time, self._life_s)
         opened.is_committing = True
         run = _Run(bodies, done, opened)

@@ -14,6 +14,7 @@ from lithify.catalog.commands.zones import CreateZone
 from lithify.catalog.objects import IndexStatus
 from lithify.raft.client.client import RaftClient
 from lithify.raft.net.client_operations import Address, ClientOperation, OperationRefused
+from lithify.tables import row_requests
 from lithify.tables.client import TableClient
 from lithify.tables.errors import RowNotFound
 from tests.ports import free_port
@@ -79,7 +80,11 @@ def test_a_row_is_put_read_replaced_and_deleted(served: Served) -> None:
     with_client(served.address, work)
 
 
-def test_requests_that_come_together_are_answered_each_by_itself(served: Served) -> None:
+@pytest.mark.parametrize("portion", [128, 16])
+def test_requests_that_come_together_are_answered_each_by_itself(
+    served: Served, monkeypatch: pytest.MonkeyPatch, portion: int
+) -> None:
+    monkeypatch.setattr(row_requests, "PORTION", portion)
     wrong = {"customer": "x", "id": 1}
 
     async def work(client: TableClient) -> Any:
@@ -110,7 +115,9 @@ def test_requests_that_come_together_are_answered_each_by_itself(served: Served)
         (b"\x01\x06orders", "a row is no JSON"),
         (b"\x01\x06orders[]", "a row must be a JSON object"),
         (b"\x01\x06orders\xff", "a row is no JSON"),
-        (b"\x01\x06orders" + b"[" * 100_000, "a row is no JSON"),
+        (b"\x01\x06orders" + b"[" * 10_000, "a row is no JSON"),
+        (b"\x01\x06orders" + b"[" * 100_000, "has 100000 values or more, at most 5000 fit"),
+        (b"\x01\x06orders" + b'"' + b"x" * 2**21, "2097161 bytes, at most 1052672 fit"),
         (b'\x01\x06orders{"id":' + b"9" * 5000 + b"}", "a row is no JSON"),
         (b'\x01\x06orders{"customer":NaN,"id":1}', "column customer: nan is no int32"),
         (b'\x01\x06orders{"customer":1,"id":1,"note":"\\ud800"}', "column note"),
