@@ -103,13 +103,15 @@ def decision(directory: str, sizes: Sizes) -> Iterator[Case]:
 
 
 def _coordinator(nodes: list[_Node]) -> _Node:
-    return next(node for node in nodes if node.ask("leads"))
+    """The node that leads the metastore, as soon as one does."""
+    _until(lambda: any(node.ask("leads") for node in nodes))
+    return next((node for node in nodes if node.ask("leads")), nodes[0])
 
 
 def _until(condition: Callable[[], object]) -> None:
     limit_s = time.monotonic() + READY_S
     while not condition():
-        assert time.monotonic() < limit_s, "the groups were not created"
+        assert time.monotonic() < limit_s, "the cluster is not ready"
         time.sleep(AGAIN_S)
 
 

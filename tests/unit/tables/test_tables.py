@@ -360,6 +360,10 @@ def test_any_of_three_nodes_answers_and_a_stopped_one_is_not_missed(
         assert node.rows({}) == expected
         assert node.do("get", "orders", key(5, 1)) == expected[5]
         until(lambda node=node: len(node.tables.hosted()) == 4)  # type: ignore[misc]
+    for node in nodes:
+        known = node.run(node.tables.hosting.assignments_now)
+        assert known == node.run(node.tables.hosting.assignments.read)[0]
+        assert len(known) == 4
     handle = nodes[1].begin()
     nodes[1].do("put", "orders", order(5, 1, "tx"), handle)
     with pytest.raises(NotOwner, match="n2"):
