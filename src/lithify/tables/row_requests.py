@@ -149,11 +149,16 @@ class RowRequests:
         opened = self._tables.active.begin(self._catalog.versions.at_time, self._life_s)
         opened.is_committing = True
         run = _Run(bodies, done, opened)
-        for place, body in enumerate(bodies):
-            try:
-                self._begin(run, place, body)
-            except LithifyError as error:
-                run.refuse(place, error)
+        try:
+            for place, body in enumerate(bodies):
+                try:
+                    self._begin(run, place, body)
+                except LithifyError as error:
+                    run.refuse(place, error)
+        except BaseException:
+            # The client is disconnected; the versions that it used are not held for ever.
+            self._tables.active.end(opened)
+            raise
         run.in_progress = len(run.writes)
         if not run.writes:
             self._tables.active.end(opened)
