@@ -40,6 +40,9 @@ class Served:
         stack.callback(self.member.cluster.close)
         self.member.cluster.start()
         self.member.execute(CreateZone("z", 4, 1), ORDERS)
+        hosting = self.member.tables.hosting
+        # Until then requests wait in tasks.
+        until(lambda: sum(map(hosting.takes_commands, hosting.led())) == 4)
 
     def ask(self, body: bytes) -> bytes:
         """The answer to any bytes."""
@@ -132,6 +135,21 @@ def test_bytes_that_are_no_request_are_refused_by_name(
 ) -> None:
     with pytest.raises(OperationRefused, match=named):
         served.ask(body)
+
+
+def test_a_row_of_a_table_without_indexes_needs_no_task(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(row_requests.RowRequests, "_do_later")
+
+    async def work(client: TableClient) -> None:
+        rows = [order(each, 1) for each in range(50)]
+        await asyncio.gather(*(client.put("orders", row) for row in rows))
+        await asyncio.gather(*(client.delete("orders", key(each, 1)) for each in range(25)))
+        gets = (client.get("orders", key(each, 1)) for each in range(50))
+        assert await asyncio.gather(*gets) == [None] * 25 + rows[25:]
+
+    with_client(served.address, work)
 
 
 def test_a_row_that_is_too_large_is_refused(served: Served) -> None:
