@@ -13,6 +13,7 @@ from bench import (
     blobs,
     blobs_http,
     catalog,
+    catalog_decision,
     catalog_snapshot,
     compaction,
     foundation,
@@ -22,6 +23,7 @@ from bench import (
     raft_storage,
     reading,
     table_scan,
+    tables,
     topics,
 )
 
@@ -58,8 +60,8 @@ AREAS = (
     Area("raft-storage", "Raft storage", (raft_storage,)),
     Area("raft", "Raft nodes", (raft,)),
     Area("metastore", "Metastore", (metastore,)),
+    Area("tables", "Tables", (tables, catalog_decision, table_scan)),
     Area("catalog", "Catalog and start of a node", (catalog, catalog_snapshot, node_start)),
-    Area("tables", "Tables", (table_scan,)),
 )
 ROWS = tuple(row for area in AREAS for row in area.rows)
 

@@ -25,13 +25,22 @@ from bench.raft_client import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["EtcdPorts", "etcd_members", "find_etcd", "put_many", "transact_many", "watch_rounds"]
+__all__ = [
+    "EtcdPorts",
+    "etcd_members",
+    "find_etcd",
+    "get_many",
+    "put_many",
+    "transact_many",
+    "watch_rounds",
+]
 
 STARTED_S = 30.0
 
 _DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 PUT = b"/etcdserverpb.KV/Put"
+RANGE = b"/etcdserverpb.KV/Range"
 TRANSACT = b"/etcdserverpb.KV/Txn"
 WATCH = b"/etcdserverpb.Watch/Watch"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -103,6 +112,12 @@ def put_many(port: int, keys: int, count: int, in_flight: int, value: bytes) -> 
     """The seconds that this many puts take."""
     puts = [_put(b"k%07d" % (number % keys), value) for number in range(count)]
     return asyncio.run(_call_many(port, PUT, puts, in_flight))
+
+
+def get_many(port: int, keys: int, count: int, in_flight: int) -> float:
+    """The seconds that this many linearizable gets take."""
+    gets = [_field(1, b"k%07d" % (number % keys)) for number in range(count)]
+    return asyncio.run(_call_many(port, RANGE, gets, in_flight))
 
 
 def transact_many(port: int, keys: int, count: int, in_flight: int, value: bytes) -> float:

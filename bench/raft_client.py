@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 
     from lithify.checksum import Buffer
 
-__all__ = ["connect", "free_port", "propose_many", "put_many", "raft_members"]
+__all__ = [
+    "ask_process_many",
+    "connect",
+    "free_port",
+    "propose_many",
+    "put_many",
+    "raft_members",
+]
 
 GROUP = "default"
 FRAME_ASKS = 64
@@ -87,18 +94,31 @@ def propose_many(
     address: Address, group: str, commands: list[bytes], in_flight: int, reply_bytes: int
 ) -> float:
     """The seconds that these commands take."""
-    return asyncio.run(_propose_many(address, group, commands, in_flight, reply_bytes))
+    return asyncio.run(_ask_many(address, group, commands, in_flight, reply_bytes))
+
+
+def ask_process_many(
+    address: Address, requests: list[bytes], in_flight: int, reply_bytes: int
+) -> float:
+    """The seconds that these requests to the process of a node take."""
+    operation = ClientOperation.PROCESS
+    return asyncio.run(_ask_many(address, "", requests, in_flight, reply_bytes, operation))
 
 
 async def _put_many(address: Address, keys: int, count: int, in_flight: int, value: bytes) -> float:
     commands = [put(b"k%07d" % (number % keys), value) for number in range(count)]
-    return await _propose_many(address, GROUP, commands, in_flight, PUT_REPLY_BYTES)
+    return await _ask_many(address, GROUP, commands, in_flight, PUT_REPLY_BYTES)
 
 
-async def _propose_many(
-    address: Address, group: str, commands: list[bytes], in_flight: int, reply_bytes: int
+async def _ask_many(
+    address: Address,
+    group: str,
+    commands: list[bytes],
+    in_flight: int,
+    reply_bytes: int,
+    operation: ClientOperation = ClientOperation.PROPOSE,
 ) -> float:
-    client = await connect(address, group, commands, reply_bytes)
+    client = await connect(address, group, commands, reply_bytes, operation)
     began_s = time.perf_counter()
     client.send(in_flight)
     await client.done
@@ -108,14 +128,17 @@ async def _propose_many(
 
 
 async def connect(
-    address: Address, group: str, commands: list[bytes], reply_bytes: int
+    address: Address,
+    group: str,
+    commands: list[bytes],
+    reply_bytes: int,
+    operation: ClientOperation = ClientOperation.PROPOSE,
 ) -> _Proposals:
-    """A client that is ready to send commands, whose replies all have the same size."""
+    """A client that is ready to send requests, whose replies all have the same size."""
     loop = asyncio.get_running_loop()
     asks: list[list[Buffer]] = [[] for _ in commands]
     for number, pieces in enumerate(asks):
-        request = ClientRequest(number, ClientOperation.PROPOSE, commands[number])
-        encode_message(group, request, pieces)
+        encode_message(group, ClientRequest(number, operation, commands[number]), pieces)
     answer = _answer(group, reply_bytes)
     client = _Proposals([b"".join(pieces) for pieces in asks], answer, loop.create_future())
     await loop.create_connection(lambda: client, address.host, address.port)

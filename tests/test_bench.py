@@ -33,6 +33,8 @@ ABSENT = [
         ("raft-three", find_etcd()),
         ("metastore-writes", find_etcd()),
         ("metastore-watch", find_etcd()),
+        ("table-writes", find_etcd()),
+        ("table-reads", find_etcd()),
         ("node-start", is_in_history()),
         ("directory-commands", is_in_history()),
         ("compact-duckdb", find_spec("duckdb")),

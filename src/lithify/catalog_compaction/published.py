@@ -68,26 +68,56 @@ class Replica(Protocol):
 
 
 class GroupReplica:
-    """A `Replica` over a member of a Raft group; in the event loop of the Raft node."""
+    """A `Replica` over a member of a Raft group; in the event loop of the Raft node.
+
+    It remembers the newest row: most groups are idle, and a node may have thousands of them.
+    """
 
     def __init__(self, metastore: LocalMetastore) -> None:
-        self.store = metastore
+        self.group = metastore.group
+        """A later member of the same name is another replica."""
+        self._metastore = metastore
+        self._newest: KeyValue | None = None
+
+    @property
+    def store(self) -> GroupReplica:
+        """See `Replica`."""
+        return self
 
     @property
     def leads(self) -> bool:
         """See `Replica`."""
-        return bool(self.store.leading_term)
+        return bool(self._metastore.leading_term)
 
     @property
     def snapshot_index(self) -> int:
         """See `Replica`."""
-        return self.store.snapshot_index
+        return self._metastore.snapshot_index
 
     def take_snapshot(self) -> None:
         """See `Replica`."""
-        group = self.store.group
+        group = self._metastore.group
         group.take_snapshot()
-        self.store.node.mark(group)
+        self._metastore.node.mark(group)
+
+    async def get(self, key: bytes, *, revision: int = 0, local: bool = False) -> KeyValue | None:
+        """See `Store`."""
+        is_newest, known = not revision and local, self._newest
+        present = self._metastore.state.keys.newest
+        if (
+            is_newest
+            and known is not None
+            and (known.key, known.revision) == (key, present.get(key))
+        ):
+            return known
+        found = await self._metastore.get(key, revision=revision, local=local)
+        if is_newest:
+            self._newest = found
+        return found
+
+    async def transact(self, transaction: Transaction) -> Outcome:
+        """See `Store`."""
+        return await self._metastore.transact(transaction)
 
 
 class PublishedTime:

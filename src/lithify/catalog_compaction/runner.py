@@ -192,7 +192,9 @@ class CatalogRunner:
         found = await asyncio.gather(*map(self._times, asked))
         answers = {node: times for node, times in zip(asked, found, strict=True) if times}
         # After the answers: a replica that was assigned meanwhile has not answered.
-        placement, pins = await self._cluster.placement(), await read_pins(self._metastore)
+        placement, pins = await asyncio.gather(
+            self._cluster.placement(), read_pins(self._metastore)
+        )
         now_ms = self._clock.now_ms()
         assigned = topology.union(*placement.assignments.values())
         facts = ClusterFacts(

@@ -1,11 +1,8 @@
 """Limits of the bodies of requests: bytes, and values in JSON.
 
 A parser and a validator take time for each value, and a validator more for each invalid one: one
-mebibyte of `0,0,0,…` takes seconds. The contents of strings cost nothing. So values are counted by
-the brackets, braces and commas outside of strings, before the body is parsed:
-
-1. Remove escaped backslashes and quotes, so that every quote begins or ends a string.
-2. The pieces between quotes are alternately outside and inside of strings.
+mebibyte of `0,0,0,…` takes seconds. So values are counted before the body is parsed
+(`json_values.py`).
 
 The store limits the contents of blobs. Called by the application and by `messages/produce.py`.
 """
@@ -16,6 +13,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from fastapi import HTTPException
+
+from lithify.json_values import count_json_values
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -91,11 +90,7 @@ def _is_content(scope: Scope) -> bool:
 
 def check_json_values(body: bytes, limit: int) -> None:
     """Raise `HTTPException` if a body has more than `limit` values, or keys and texts."""
-    text = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    count = text.count(b'"') // 2
-    if count <= limit:
-        outside = b"".join(text.split(b'"')[::2])
-        count = sum(outside.count(mark) for mark in (b"[", b"{", b","))
+    count = count_json_values(body, limit)
     if count > limit:
         reason = f"the body has {count} values or more, the limit is {limit}"
         # FastAPI reports any other error while it reads a body as invalid JSON.

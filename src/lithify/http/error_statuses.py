@@ -51,7 +51,7 @@ from lithify.exit_codes import CONFLICT, NOT_FOUND, OUTCOME_UNKNOWN, UNREACHABLE
 from lithify.logger import get_logger
 from lithify.metastore.errors import TimeCompacted
 from lithify.ownership import NotOwner
-from lithify.tables.errors import IndexNotAvailable
+from lithify.tables.errors import IndexNotAvailable, TooManyTransactions
 from lithify.tables.low_watermark import TimeTooOld
 from lithify.topics.definitions.definitions import AlreadyDefined, NotDefined, NotEmpty
 from lithify.topics.permissions import NotAuthorized
@@ -113,6 +113,7 @@ _STATUS: tuple[tuple[type[LithifyError], HTTPStatus], ...] = (
     (LogClosed, HTTPStatus.SERVICE_UNAVAILABLE),
     (TimeTooOld, HTTPStatus.GONE),
     (TimeCompacted, HTTPStatus.GONE),
+    (TooManyTransactions, HTTPStatus.TOO_MANY_REQUESTS),
 )
 
 _STATUS_BY_ERRNO = {

@@ -68,9 +68,11 @@ __all__ = [
     "ParsedOperation",
     "encode_compact",
     "encode_compact_if_unchanged",
+    "encode_delete_below",
     "encode_expire",
     "encode_grant",
     "encode_keep",
+    "encode_put_below",
     "encode_revoke",
     "encode_rewrite",
     "encode_time",
@@ -103,6 +105,8 @@ NUMBER = struct.Struct("<Q")
 KIND_AND_NUMBER = struct.Struct("<BQ")
 EXPIRE = struct.Struct("<BQQ")
 REWRITE = struct.Struct("<BQQH")
+_BELOW = struct.Struct("<BHHHBHQ")
+"""A TRANSACTION with one operation, and a compare TIME_BELOW."""
 _DIGEST_BYTES = 16
 
 
@@ -133,6 +137,7 @@ class OperationKind(IntEnum):
 PUT = int(OperationKind.PUT)
 DELETE = int(OperationKind.DELETE)
 _DELETE_RANGE = int(OperationKind.DELETE_RANGE)
+_TRANSACTION = int(CommandKind.TRANSACTION)
 _ABSENT = int(Condition.ABSENT)
 _PRESENT = int(Condition.PRESENT)
 _VALUE = int(Condition.VALUE)
@@ -164,6 +169,17 @@ def encode_transaction(transaction: Transaction) -> bytes:
     head = TRANSACTION.pack(CommandKind.TRANSACTION, len(compares), len(then), len(otherwise))
     parts = [head, *map(_compare, compares), *map(_operation, then), *map(_operation, otherwise)]
     return b"".join(parts)
+
+
+def encode_put_below(time: int, key: bytes, value: bytes) -> bytes:
+    """The transaction that puts a value if its time is below a limit, without its objects."""
+    return _BELOW.pack(_TRANSACTION, 1, 1, 0, _TIME_BELOW, 0, time) + _encoded(PUT, key, value, 0)
+
+
+def encode_delete_below(time: int, key: bytes) -> bytes:
+    """The same for a deletion."""
+    head = _BELOW.pack(_TRANSACTION, 1, 1, 0, _TIME_BELOW, 0, time)
+    return head + _encoded(DELETE, key, b"", 0)
 
 
 def _compare(compare: Compare) -> bytes:

@@ -93,6 +93,7 @@ __all__ = [
     "parse_rows",
     "parse_status",
     "parse_superfluous",
+    "parse_value",
 ]
 
 PAGE_BYTES_MAX = 2**20
@@ -142,6 +143,9 @@ class MetastoreOutcome(IntEnum):
     """The number is the lease."""
     INVALID = 5
     """It cannot be parsed."""
+
+
+_DONE = bytes((MetastoreOutcome.DONE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +366,22 @@ def parse_row(reply: MetastoreReply) -> KeyValue | None:
     """The row of a GET."""
     found = _rows(reply.rest, 0)
     return found[0] if found else None
+
+
+def parse_value(data: bytes) -> bytes | None:
+    """The value in the reply to a GET of the newest revision; None if the key is absent.
+
+    The same as `parse_row`, without objects for what is not used.
+    """
+    if data[:1] != _DONE:
+        check_reply(parse_reply(data))
+    if len(data) == REPLY.size:
+        return None
+    key_bytes, value_bytes, _, _, _ = _unpack(_ROW, data, "row", REPLY.size)
+    start = REPLY.size + _ROW.size + key_bytes
+    if len(data) != start + value_bytes:
+        _refuse("row", data)
+    return data[start:]
 
 
 def encode_next_start(key: bytes) -> bytes:

@@ -27,6 +27,7 @@ __all__ = [
     "KEY_BYTES_MAX",
     "LEASE_KEYS_MAX",
     "OPERATIONS_MAX",
+    "TRANSACTION_BYTES_MAX",
     "VALUE_BYTES_MAX",
     "Compare",
     "Condition",

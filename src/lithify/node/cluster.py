@@ -71,6 +71,7 @@ from lithify.tables.background import TableWork
 from lithify.tables.index_builds import IndexBuilds
 from lithify.tables.low_watermark import LowWatermark
 from lithify.tables.reclaim import Reclaim
+from lithify.tables.row_requests import RowRequests
 from lithify.tables.tables import Tables
 from lithify.tables.zone_assignments import ZoneAssignments
 
@@ -335,6 +336,10 @@ class Cluster:
         observe = partial(self._observe, history, self.trimming)
         for work in (self._registry.register, self._registry.follow, observe):
             self._tasks.append(asyncio.create_task(self._run(work)))
+        life_ms = self._table_settings.table_transaction_life_ms
+        rows = RowRequests(tables, self.node, self.catalog, life_ms)
+        self._stack.push_async_callback(rows.close)
+        self.node.questions.of_clients = rows.answer
         for work in self._table_works(tables):
             self._tasks.append(asyncio.create_task(self._run(work)))
 

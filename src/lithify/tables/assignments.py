@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lithify.metastore.metastore import KeyValue, Metastore
 
 __all__ = [
+    "PREFIX",
     "Assigned",
     "Assignment",
     "Assignments",

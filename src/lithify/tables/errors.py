@@ -147,17 +147,18 @@ class TransactionEnded(LithifyError):
 
     exit_code = NOT_FOUND
 
-    def __init__(self) -> None:
-        super().__init__("the transaction has ended")
+    def __init__(self, handle: str = "") -> None:
+        named = f"transaction {handle:.80}" if handle else "the transaction"
+        super().__init__(f"{named} has ended, or never began")
 
 
 class TooManyTransactions(LithifyError):
-    """More open transactions than a node has."""
+    """More open transactions than a node has, or more bytes in them."""
 
     exit_code = UNREACHABLE
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"this node has {limit} open transactions, the maximum")
+    def __init__(self, limit: int, what: str = "open transactions") -> None:
+        super().__init__(f"this node has {limit} {what}, the maximum; end some, or wait")
 
 
 class RowDamaged(LithifyError):

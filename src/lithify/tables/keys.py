@@ -17,16 +17,17 @@ begin with them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mmh3
 
 from lithify.metastore.transaction import KEY_BYTES_MAX, prefix_range
 from lithify.tables.column_values import form_of, ordered_bytes
 from lithify.tables.errors import InvalidRow
+from lithify.tables.made_once import MadeOnce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lithify.catalog.objects import Column, IndexDescriptor, TableDescriptor
 
@@ -64,11 +65,26 @@ def space_of(object_id: int) -> bytes:
     return object_id.to_bytes(4, "big")
 
 
+class _Keys(NamedTuple):
+    """Name and ordered form of each column of the keys of a table."""
+
+    key: list[tuple[str, Callable[[Any], bytes]]]
+    partition_key: list[tuple[str, Callable[[Any], bytes]]]
+
+
+def _make_keys(table: TableDescriptor) -> _Keys:
+    def forms(ids: Iterable[int]) -> list[tuple[str, Callable[[Any], bytes]]]:
+        return [(column.name, form_of(column.type).ordered) for column in columns_of(table, ids)]
+
+    return _Keys(forms(table.key), forms(table.partition_key))
+
+
+_KEYS = MadeOnce(_make_keys)
+
+
 def primary_key(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
     """The ordered bytes of the key of a row, whose values were checked."""
-    return b"".join(
-        form_of(column.type).ordered(row[column.name]) for column in columns_of(table, table.key)
-    )
+    return b"".join([ordered(row[name]) for name, ordered in _KEYS.of(table).key])
 
 
 def row_key(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
@@ -78,10 +94,7 @@ def row_key(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
 
 def partition_of(table: TableDescriptor, row: Mapping[str, Any], partitions: int) -> int:
     """The partition of a row, or of a mapping that has at least the partition key."""
-    parts = (
-        form_of(column.type).ordered(row[column.name])
-        for column in columns_of(table, table.partition_key)
-    )
+    parts = [ordered(row[name]) for name, ordered in _KEYS.of(table).partition_key]
     return mmh3.hash(b"".join(parts), signed=False) % partitions
 
 

@@ -76,10 +76,10 @@ class OpenHandles:
         """Use a transaction; raises `TransactionEnded` or `TransactionExpired`."""
         found = self._open.get(handle)
         if found is None:
-            raise TransactionEnded
+            raise TransactionEnded(handle)
         async with found.lock:
             if self._open.get(handle) is not found:
-                raise TransactionEnded
+                raise TransactionEnded(handle)
             if self._clock.monotonic_s() >= found.deadline_s:
                 self.end(handle)
                 raise TransactionExpired(found.life_ms)

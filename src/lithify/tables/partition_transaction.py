@@ -17,18 +17,30 @@
 Index entries are written in the same step (`keys.py`). A row of a table with indexes is read before
 it is written, so that its old entries are known. An index that is being dropped is not written.
 
+What a transaction keeps is bounded: by what fits into one command (`TransactionTooLarge`), and with
+the other transactions of the node (`TooManyTransactions`). Both refuse a request, and the
+transaction stays as it was.
+
 If the store cannot say whether it has committed, `MayHaveHappened` is raised. One event loop.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lithify.catalog.errors import ObjectNotFound
 from lithify.catalog.objects import IndexStatus, ObjectKind, ZoneDescriptor
 from lithify.errors import InvalidInput
 from lithify.metastore.errors import RevisionCompacted
-from lithify.metastore.transaction import Compare, Condition, Delete, Put, Transaction
+from lithify.metastore.transaction import (
+    OPERATIONS_MAX,
+    TRANSACTION_BYTES_MAX,
+    Compare,
+    Condition,
+    Delete,
+    Put,
+    Transaction,
+)
 from lithify.tables.errors import (
     InvalidRow,
     SchemaChanged,
@@ -66,12 +78,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Limit", "PartitionTransaction"]
 
+PARTS_MAX = OPERATIONS_MAX - 1
+"""Reads and writes; the command also compares its time."""
+SCANNED_ROWS_MAX = 10_000
+SCANNED_BYTES_MAX = 16 * 2**20
+"""Of one scan, whose rows are all in memory."""
+
 
 class Limit(Protocol):
     """The time below which tables are as a transaction sees them; above a time if possible."""
 
     async def __call__(self, tables: frozenset[int], above: int, /) -> int:
         """`tables` are ids."""
+
+
+class _Written(NamedTuple):
+    """A row that was written; None is deleted."""
+
+    table: TableDescriptor
+    row: dict[str, Any] | None
+    size_bytes: int
 
 
 class PartitionTransaction:
@@ -93,8 +119,9 @@ class PartitionTransaction:
         self._read: dict[bytes, int] = {}
         """The revision of each key that was read, 0 if it was absent."""
         self._ranges: list[tuple[bytes, bytes]] = []
-        self._rows: dict[bytes, tuple[TableDescriptor, dict[str, Any] | None]] = {}
-        """Rows that were written, by their key; None is deleted."""
+        self._rows: dict[bytes, _Written] = {}
+        """Rows that were written, by their key."""
+        self._bytes = 0
         self._entries: dict[bytes, bytes | None] = {}
         """Index entries that were written; None is deleted."""
         self._tables: dict[int, str] = {}
@@ -113,7 +140,7 @@ class PartitionTransaction:
         await self._enter(table, checked)
         stored = row_key(table, checked)
         if stored in self._rows:
-            written = self._rows[stored][1]
+            written = self._rows[stored].row
             return None if written is None else dict(written)
         found = await self._get(stored)
         return None if found is None else self._decoded(table, found)
@@ -128,21 +155,27 @@ class PartitionTransaction:
         await self._enter(table, prefix)
         low, high = prefix_bounds(table.id, columns, values, nullable=False)
         revision = await self._read_revision()
+        self._reserve(1, len(low) + len(high))
         self._ranges.append((low, high))
         found: dict[bytes, dict[str, Any]] = {}
+        size = 0
         if revision:
             at = low
             while True:
                 page = await self._range(at, high, revision)
+                size += sum(len(row.value) for row in page.rows)
                 found.update((row.key, self._decoded(table, row)) for row in page.rows)
+                if len(found) > SCANNED_ROWS_MAX or size > SCANNED_BYTES_MAX:
+                    most = f"{SCANNED_ROWS_MAX} rows and {SCANNED_BYTES_MAX} bytes"
+                    raise TransactionTooLarge(f"a scan of table {name} in it has at most {most}")
                 if not page.more:
                     break
                 at = page.rows[-1].key + b"\0"
-        for key, (_, row) in self._rows.items():
+        for key, written in self._rows.items():
             if low <= key < high:
                 found.pop(key, None)
-                if row is not None:
-                    found[key] = dict(row)
+                if written.row is not None:
+                    found[key] = dict(written.row)
         return [found[key] for key in sorted(found)]
 
     # --- writing ----------------------------------------------------------------------------
@@ -151,33 +184,39 @@ class PartitionTransaction:
         """Insert or replace a row."""
         table = self._table(name)
         checked = check_row(table, row)
-        # Checked here, so that the commit cannot fail for it.
-        encode_row(table, checked)
-        await self._write(table, checked, checked)
+        # Encoded here, so that the commit cannot fail for it.
+        await self._write(table, checked, checked, len(encode_row(table, checked)))
 
     async def delete(self, name: str, key: Mapping[str, Any]) -> None:
         """Delete a row; no change if there is none."""
         table = self._table(name)
-        await self._write(table, check_key(table, key), None)
+        await self._write(table, check_key(table, key), None, 0)
 
     async def _write(
-        self, table: TableDescriptor, key: Mapping[str, Any], row: dict[str, Any] | None
+        self, table: TableDescriptor, key: Mapping[str, Any], row: dict[str, Any] | None, size: int
     ) -> None:
         await self._enter(table, key)
         stored = row_key(table, key)
         indexes = self._indexes(table)
+        entries: dict[bytes, bytes | None] = {}
         if indexes:
             old = await self._row(table, {each: key[each] for each in key_names(table)})
-            await self._write_entries(table, indexes, old, row)
-        self._rows[stored] = table, row
+            entries = await self._changed_entries(table, indexes, old, row)
+        before = self._rows.get(stored)
+        more = len(stored) + size if before is None else size - before.size_bytes
+        new = [each for each in entries if each not in self._entries]
+        more += sum(len(each) + len(entries[each] or b"") for each in new)
+        self._reserve(len(new) + (before is None), more)
+        self._entries.update(entries)
+        self._rows[stored] = _Written(table, row, size)
 
-    async def _write_entries(
+    async def _changed_entries(
         self,
         table: TableDescriptor,
         indexes: list[IndexDescriptor],
         old: dict[str, Any] | None,
         new: dict[str, Any] | None,
-    ) -> None:
+    ) -> dict[bytes, bytes | None]:
         added: list[tuple[IndexDescriptor, bytes]] = []
         removed: list[bytes] = []
         for index in indexes:
@@ -190,10 +229,11 @@ class PartitionTransaction:
         for index, entry in added:
             if index.unique and entry not in removed and await self._has_entry(entry):
                 raise UniqueViolation(table.name, index.name)
-        self._entries.update(dict.fromkeys(removed))
+        changed: dict[bytes, bytes | None] = dict.fromkeys(removed)
         if new is not None:
             value = primary_key(table, new)
-            self._entries.update((entry, value if index.unique else b"") for index, entry in added)
+            changed.update((entry, value if index.unique else b"") for index, entry in added)
+        return changed
 
     async def _has_entry(self, entry: bytes) -> bool:
         if entry in self._entries:
@@ -224,8 +264,8 @@ class PartitionTransaction:
             for start, end in self._ranges
         ]
         then = [
-            Delete(key) if row is None else Put(key, encode_row(table, row))
-            for key, (table, row) in self._rows.items()
+            Delete(key) if each.row is None else Put(key, encode_row(each.table, each.row))
+            for key, each in self._rows.items()
         ]
         then += [
             Delete(key) if value is None else Put(key, value)
@@ -275,6 +315,8 @@ class PartitionTransaction:
 
     async def _get(self, key: bytes) -> KeyValue | None:
         found = None
+        if key not in self._read:
+            self._reserve(1, len(key))
         if revision := await self._read_revision():
             try:
                 found = await self._store.get(key, revision=revision)
@@ -288,6 +330,17 @@ class PartitionTransaction:
             return await self._store.range(start, end, revision=revision)
         except RevisionCompacted as error:
             raise TransactionConflict(next(iter(self._tables.values()))) from error
+
+    def _reserve(self, parts: int, size: int) -> None:
+        """Count parts of the commit and their bytes before they are kept."""
+        parts += len(self._read) + len(self._ranges) + len(self._rows) + len(self._entries)
+        if parts > PARTS_MAX:
+            raise TransactionTooLarge(f"it would have {parts} parts, at most {PARTS_MAX} fit")
+        if self._bytes + size > TRANSACTION_BYTES_MAX:
+            what = f"it would have {self._bytes + size} bytes"
+            raise TransactionTooLarge(f"{what}, at most {TRANSACTION_BYTES_MAX} fit")
+        self._opened.reserve(size)
+        self._bytes += size
 
     def _decoded(self, table: TableDescriptor, found: KeyValue) -> dict[str, Any]:
         if schema_version_of(found.value) > table.schema_version:

@@ -29,13 +29,20 @@ from lithify.logger import get_logger
 from lithify.metastore.lease_expiry import CHECK_S
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.metastore.maintenance import MetastoreMaintenance
+from lithify.metastore.transaction import prefix_range
 from lithify.raft.errors import GroupAbsent, MemberNotReached
 from lithify.raft.net.client_operations import ClientOperation
-from lithify.tables.assignments import Assignments, assignment_key, group_name, parse_group
+from lithify.tables.assignments import (
+    PREFIX,
+    Assignments,
+    assignment_key,
+    group_name,
+    parse_group,
+)
 from lithify.tables.errors import PartitionUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping
 
     from lithify.clock import Clock
     from lithify.raft.group.group import Group
@@ -96,12 +103,28 @@ class PartitionHosting:
         found = (parse_group(name) for name, group in groups if group.leading_term)
         return {each: self.store(each) for each in found if each is not None}
 
+    async def assignments_now(self) -> Mapping[Partition, Assigned]:
+        """The assignments as of now; linearizable.
+
+        They are those that are known here, if each key has the revision that is known. Then no
+        value is read: a cluster may have thousands of them.
+        """
+        status = await self._metastore.status()
+        state, known = self._metastore.state, self.assignments.known
+        if self._loaded and state.revision >= status.revision:
+            newest = state.keys.newest
+            keys = {assignment_key(each): found.revision for each, found in known.items()}
+            present = state.keys.present(*prefix_range(PREFIX))
+            if {key: newest[key] for key in present} == keys:
+                return dict(known)
+        return (await self.assignments.read())[0]
+
     async def ready(self, partition: Partition) -> LocalMetastore:
         """The rows of a partition that takes commands; `PartitionUnavailable` after a time."""
-        if not self._takes_commands(partition):
+        if not self.takes_commands(partition):
             try:
                 async with asyncio.timeout(READY_S):
-                    while not self._takes_commands(partition):
+                    while not self.takes_commands(partition):
                         await self._changed.wait()
             except TimeoutError:
                 known = self.assignments.known.get(partition)
@@ -110,7 +133,8 @@ class PartitionHosting:
                 raise PartitionUnavailable(f"{number} of zone {zone}", why) from None
         return self.store(partition)
 
-    def _takes_commands(self, partition: Partition) -> bool:
+    def takes_commands(self, partition: Partition) -> bool:
+        """Has a partition a group, as far as is known here, that is not being ended?"""
         known = self.assignments.known.get(partition)
         return known is not None and known.assignment.formed and not known.assignment.ending
 

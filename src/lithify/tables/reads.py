@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithify.catalog.errors import ObjectNotFound
 from lithify.catalog.objects import IndexStatus, ObjectKind, ZoneDescriptor
+from lithify.errors import InvalidInput
 from lithify.metastore.errors import RevisionCompacted, TimeCompacted
 from lithify.metastore.metastore import Rows
 from lithify.tables.errors import IndexNotAvailable, SchemaChanged
@@ -55,6 +56,10 @@ __all__ = [
 ]
 
 PAGE_ROWS_MAX = 1000
+PAGE_BYTES_MAX = 4 * 2**20
+"""Of rows; a page that reaches it ends, before it has as many rows as were asked for."""
+LOOKED_UP_TOGETHER = 50
+"""Rows of index entries, whose size is known when they are read."""
 
 Cursor = tuple[int, bytes]
 """The number of a partition, and the key after which to continue; empty at its begin."""
@@ -116,7 +121,8 @@ class TableReader:
         checked = check_key(table, key)
         zone = self._zone(table)
         partition = zone.id, partition_of(table, checked, zone.partitions)
-        return await self._row(table, partition, row_key(table, checked))
+        value = await self._value(partition, row_key(table, checked))
+        return None if value is None else decode_checked(table, value)
 
     async def scan(
         self, name: str, prefix: Mapping[str, Any], *, limit: int, after: Cursor | None = None
@@ -127,10 +133,10 @@ class TableReader:
         values = leading_values(table, "key", columns, prefix)
         bounds = prefix_bounds(table.id, columns, values, nullable=False)
 
-        async def rows_of(partition: Partition, found: Rows) -> list[dict[str, Any]]:  # noqa: ARG001
-            return [decode_checked(table, each.value) for each in found.rows]
+        async def values_of(partition: Partition, found: Rows) -> list[bytes]:  # noqa: ARG001
+            return [each.value for each in found.rows]
 
-        return await self._page(table, prefix, bounds, rows_of, limit, after)
+        return await self._page(table, prefix, bounds, values_of, limit, after)
 
     async def look_up(
         self,
@@ -148,16 +154,16 @@ class TableReader:
         values = leading_values(table, f"index {index_name}", columns, prefix)
         bounds = prefix_bounds(index.id, columns, values, nullable=True)
 
-        async def rows_of(partition: Partition, found: Rows) -> list[dict[str, Any]]:
-            rows = []
+        async def values_of(partition: Partition, found: Rows) -> list[bytes]:
+            values = []
             for entry in found.rows:
                 key = primary_key_of_entry(table, index, entry.key, entry.value)
-                row = await self._row(table, partition, space_of(table.id) + key)
-                if row is not None:
-                    rows.append(row)
-            return rows
+                value = await self._value(partition, space_of(table.id) + key)
+                if value is not None:
+                    values.append(value)
+            return values
 
-        return await self._page(table, prefix, bounds, rows_of, limit, after)
+        return await self._page(table, prefix, bounds, values_of, limit, after, LOOKED_UP_TOGETHER)
 
     # --- pages ------------------------------------------------------------------------------
 
@@ -166,25 +172,32 @@ class TableReader:
         table: TableDescriptor,
         prefix: Mapping[str, Any],
         bounds: tuple[bytes, bytes],
-        rows_of: Callable[[Partition, Rows], Awaitable[list[dict[str, Any]]]],
+        values_of: Callable[[Partition, Rows], Awaitable[list[bytes]]],
         limit: int,
         after: Cursor | None,
+        at_once: int = PAGE_ROWS_MAX,
     ) -> Page:
         zone = self._zone(table)
         numbers = partitions_with(self.catalog, table, prefix)
         limit = min(limit, PAGE_ROWS_MAX)
         rows: list[dict[str, Any]] = []
+        size = 0
         number, key = after if after is not None else (numbers[0], b"")
+        if number not in numbers or (key and not bounds[0] <= key < bounds[1]):
+            raise InvalidInput(f"the cursor of table {table.name} is that of other rows")
         while number in numbers:
             partition = zone.id, number
             start = key + b"\0" if key else bounds[0]
-            found = await self.key_range(partition, start, bounds[1], limit - len(rows))
-            rows += await rows_of(partition, found)
+            some = min(limit - len(rows), at_once)
+            found = await self.key_range(partition, start, bounds[1], some)
+            values = await values_of(partition, found)
+            rows += (decode_checked(table, value) for value in values)
+            size += sum(map(len, values))
             if found.more:
                 key = found.rows[-1].key
             else:
                 number, key = number + 1, b""
-            if len(rows) >= limit and number in numbers:
+            if (len(rows) >= limit or size >= PAGE_BYTES_MAX) and number in numbers:
                 return Page(rows, (number, key))
         return Page(rows, None)
 
@@ -202,9 +215,7 @@ class TableReader:
         except RevisionCompacted as error:
             raise TimeCompacted(self.timestamp) from error
 
-    async def _row(
-        self, table: TableDescriptor, partition: Partition, key: bytes
-    ) -> dict[str, Any] | None:
+    async def _value(self, partition: Partition, key: bytes) -> bytes | None:
         store = await self._store_of(partition)
         revision = await self.revision_of(partition, store)
         if not revision:
@@ -213,7 +224,7 @@ class TableReader:
             found: KeyValue | None = await store.get(key, revision=revision)
         except RevisionCompacted as error:
             raise TimeCompacted(self.timestamp) from error
-        return None if found is None else decode_checked(table, found.value)
+        return None if found is None else found.value
 
     async def revision_of(self, partition: Partition, store: Metastore) -> int:
         """The revision of a partition that is read; 0 if it was empty."""

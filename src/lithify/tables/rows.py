@@ -17,12 +17,12 @@ even if its name is in use again; a widened type has the same values.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lithify.metastore.transaction import VALUE_BYTES_MAX
 from lithify.tables.column_values import ValueForm, form_of
 from lithify.tables.errors import InvalidRow, RowDamaged
+from lithify.tables.made_once import MadeOnce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,6 @@ class RowLayout(NamedTuple):
     data_at: int
 
 
-@lru_cache(maxsize=1024)
 def layout_of(columns: tuple[Column, ...]) -> RowLayout:
     """The layout of rows with these columns."""
     forms = tuple(form_of(column.type) for column in columns)
@@ -80,6 +79,30 @@ def layout_of(columns: tuple[Column, ...]) -> RowLayout:
     return RowLayout(columns, forms, ordered, ends, ends_at, ends_at + ends.size)
 
 
+def _no_layouts(_: TableDescriptor) -> dict[int, RowLayout]:
+    return {}
+
+
+_LAYOUTS = MadeOnce(_no_layouts)
+"""By schema version."""
+
+
+def _layout(table: TableDescriptor, version: int) -> RowLayout:
+    """The layout of the rows of a schema version, which the table has."""
+    layouts = _LAYOUTS.of(table)
+    found = layouts.get(version)
+    if found is None:
+        found = layouts[version] = layout_of(table.columns_at(version))
+    return found
+
+
+def _make_key_columns(table: TableDescriptor) -> dict[str, Column]:
+    return {column.name: column for column in table.columns if column.id in table.key}
+
+
+_KEY_COLUMNS = MadeOnce(_make_key_columns)
+
+
 def check_row(table: TableDescriptor, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with a value for each column: the one given, its default, or null."""
     if unknown := row.keys() - {column.name for column in table.columns}:
@@ -89,7 +112,7 @@ def check_row(table: TableDescriptor, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_key(table: TableDescriptor, key: Mapping[str, Any]) -> dict[str, Any]:
     """The values of all key columns, and of no other."""
-    columns = {column.name: column for column in table.columns if column.id in table.key}
+    columns = _KEY_COLUMNS.of(table)
     if unknown := key.keys() - columns.keys():
         raise InvalidRow(table.name, f"its key has no column {min(map(str, unknown))}")
     if missing := columns.keys() - key.keys():
@@ -137,7 +160,7 @@ def key_names(table: TableDescriptor) -> list[str]:
 
 def encode_row(table: TableDescriptor, row: Mapping[str, Any]) -> bytes:
     """The bytes of a checked row, in the newest schema version of the descriptor."""
-    layout = layout_of(table.columns_at(table.schema_version))
+    layout = _layout(table, table.schema_version)
     nulls = 0
     fixed: list[bytes] = []
     variable: list[bytes] = []
@@ -173,7 +196,7 @@ def decode_row(table: TableDescriptor, data: bytes) -> dict[str, Any]:
     version = schema_version_of(data)
     if not 1 <= version <= table.schema_version:
         raise RowDamaged(table.name, f"it has schema version {version}")
-    layout = layout_of(table.columns_at(version))
+    layout = _layout(table, version)
     try:
         ends = layout.ends.unpack_from(data, layout.ends_at)
         if len(data) != layout.data_at + (ends[-1] if ends else 0):

@@ -12,10 +12,7 @@ others is done again. A get is answered from the newest row; a scan reads at the
 Transactions are those of `partition_transaction.py`, on one partition. Read-only ones are readers
 at a timestamp (`reads.py`), of any partitions; while they are open they hold the low watermark.
 
-**The limit of a commit.** A node that has all versions of the catalog up to the safe time S of the
-metastore knows every version that is active up to S + delay: each is appended that long before. So
-tables are as a transaction sees them below the next change of them that is known, and below S +
-delay. Alone, a node knows all versions, and there is no other limit.
+The limit of a commit is in `commit_limits.py`.
 
 One event loop, that of the Raft node.
 """
@@ -27,18 +24,18 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lithify.catalog.errors import CatalogVersionTrimmed
 from lithify.catalog.manager.activation import ALONE
-from lithify.catalog.objects import TableDescriptor, ZoneDescriptor
-from lithify.catalog.update_log.format import VERSION_KEY, parse_version
+from lithify.catalog.objects import ZoneDescriptor
 from lithify.errors import InvalidInput
-from lithify.hybrid_time import MAX_TIMESTAMP, add_ms, describe
+from lithify.hybrid_time import describe
 from lithify.ownership import NotOwner
 from lithify.tables.active_transactions import ActiveTransactions
+from lithify.tables.commit_limits import CommitLimits
 from lithify.tables.errors import (
     RowNotFound,
     SchemaChanged,
     TransactionConflict,
+    TransactionEnded,
     WrongTransaction,
 )
 from lithify.tables.keys import partition_of, row_key
@@ -51,7 +48,6 @@ from lithify.tables.rows import check_key
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from lithify.catalog.catalog import Catalog
     from lithify.catalog.commands.batch import CatalogCommand
     from lithify.catalog.manager.activation import ActivationTiming
     from lithify.catalog.manager.executions import Executed
@@ -71,8 +67,6 @@ __all__ = ["Tables"]
 
 ATTEMPTS_MAX = 20
 """Of a request that is a transaction of its own, if others change what it reads."""
-AHEAD_MS = 250
-"""A commit may take this long before its limit has to be asked for again."""
 
 
 class Tables:
@@ -91,11 +85,12 @@ class Tables:
     ) -> None:
         self.node = node.identity.node
         """The name of this node."""
+        self._raft = node
         self.hosting = PartitionHosting(node, metastore, clock)
         self.active = ActiveTransactions(catalog.now, clock.monotonic_s)
         self.low_watermark = low_watermark
         self.handles = OpenHandles(self.node, clock)
-        self._metastore = metastore
+        self.limits = CommitLimits(metastore, catalog, timing)
         self._catalog = catalog
         self._settings = settings
         self._timing = timing
@@ -299,47 +294,18 @@ class Tables:
         if at > self._catalog.now():
             raise InvalidInput(f"{describe(at)} is in the future: nothing can be read then")
         ends.enter_context(self.low_watermark.read_lock(at))
-        await self._until_known(at)
+        await self.limits.until_known(at)
         return TableReader(self._catalog.versions.at_time(at), at, self._store_of)
 
     async def _limit(self, opened: OpenTransaction, tables: frozenset[int], above: int, /) -> int:
-        """The time below which tables are as a transaction sees them; see the module."""
-        if self._timing() != ALONE:
-            ahead = add_ms(self._catalog.now(), AHEAD_MS)
-            known = await self._until_known(max(ahead, above + 1))
-        else:
-            known = MAX_TIMESTAMP
-        return min(known, self._next_change(opened.catalog, tables))
-
-    async def _until_known(self, time: int) -> int:
-        """Wait until all versions up to a time are known; returns the time up to which they are."""
-        timing = self._timing()
-        if timing == ALONE:
-            return MAX_TIMESTAMP
-        await self._metastore.wait_safe_time(add_ms(time, -timing.delay_ms))
-        safe = self._metastore.state.time
-        # Read after the time: it is not older than what the time has.
-        newest = await self._metastore.get(VERSION_KEY, local=True)
-        if newest is not None:
-            await self._catalog.wait_applied(parse_version(newest.value))
-        return add_ms(safe, timing.delay_ms)
-
-    def _next_change(self, seen: Catalog, tables: frozenset[int]) -> int:
-        """The activation of the first version in which tables are not as they are seen."""
-        versions = self._catalog.versions
-        for number in range(seen.version + 1, versions.latest.version + 1):
-            try:
-                catalog = versions.at_version(number)
-            except CatalogVersionTrimmed:
-                return versions.earliest.activation
-            if any(_differs(seen, catalog, table) for table in tables):
-                return catalog.activation
-        return MAX_TIMESTAMP
+        return await self.limits.limit(opened.catalog, tables, above)
 
     def _own(self, handle: str) -> str:
-        """A handle of this node; raises `NotOwner` for one of another."""
+        """A handle of this node; raises `NotOwner` for one of another node of the cluster."""
         node = node_of_handle(handle)
         if node and node != self.node:
+            if node not in self._raft.identity.book:
+                raise TransactionEnded(handle)
             raise NotOwner(f"transaction {handle}", node, self._urls(node))
         return handle
 
@@ -347,15 +313,3 @@ class Tables:
 def _check_no_time(at: int) -> None:
     if at:
         raise WrongTransaction("a transaction reads at its own time")
-
-
-def _differs(one: Catalog, other: Catalog, table_id: int) -> bool:
-    """Do writers have to treat a table in two ways?"""
-    return _as_written(one, table_id) != _as_written(other, table_id)
-
-
-def _as_written(catalog: Catalog, table_id: int) -> object:
-    table = catalog.find(TableDescriptor, table_id)
-    if table is None:
-        return None
-    return table.schema_version, [each.id for each in catalog.alive_indexes_of(table_id)]

@@ -125,9 +125,8 @@ async def written(metastore: LocalMetastore) -> int:
 def test_all_members_of_a_raft_group_publish_although_it_is_idle(tmp_path: Path) -> None:
     async def story() -> None:
         async with three(tmp_path) as metastores:
-            replicas = [GroupReplica(each) for each in metastores]
-            [leader] = [each for each in replicas if each.leads]
-            revision = await written(leader.store)
+            [leader] = [each for each in metastores if GroupReplica(each).leads]
+            revision = await written(leader)
             for metastore in metastores:
                 await published_at(metastore, revision)
 

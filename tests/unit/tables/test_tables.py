@@ -27,6 +27,7 @@ from lithify.fs import LocalFileSystem
 from lithify.node.cluster import Cluster
 from lithify.node.settings import NodeSettings
 from lithify.ownership import NotOwner
+from lithify.tables import partition_transaction, reads
 from lithify.tables.errors import (
     IndexNotAvailable,
     RowNotFound,
@@ -34,6 +35,7 @@ from lithify.tables.errors import (
     TransactionConflict,
     TransactionEnded,
     TransactionExpired,
+    TransactionTooLarge,
     UniqueViolation,
     WrongTransaction,
 )
@@ -221,7 +223,7 @@ def test_of_two_transactions_that_change_what_they_read_one_commits(alone: Membe
     assert alone.do("get", "orders", key(1, 1))["note"] == handles[1]
 
 
-def test_a_transaction_ends_with_its_life_and_is_not_one_of_another_node(
+def test_a_transaction_ends_with_its_life_and_is_not_one_of_an_unknown_node(
     tmp_path: Path, stack: ExitStack
 ) -> None:
     member = opened(tmp_path, stack, table_transaction_life_ms=100)
@@ -230,10 +232,9 @@ def test_a_transaction_ends_with_its_life_and_is_not_one_of_another_node(
     until(lambda: not member.tables.active.versions())
     with pytest.raises((TransactionExpired, TransactionEnded)):
         member.do("commit", handle)
-    with pytest.raises(NotOwner):
-        member.do("commit", "other.0123")
-    with pytest.raises(TransactionEnded):
-        member.do("commit", "nothing")
+    for handle in ("other.0123", "nothing"):
+        with pytest.raises(TransactionEnded, match=handle):
+            member.do("commit", handle)
 
 
 def test_a_transaction_from_before_a_change_of_its_table_is_refused(alone: Member) -> None:
@@ -359,8 +360,14 @@ def test_any_of_three_nodes_answers_and_a_stopped_one_is_not_missed(
         assert node.rows({}) == expected
         assert node.do("get", "orders", key(5, 1)) == expected[5]
         until(lambda node=node: len(node.tables.hosted()) == 4)  # type: ignore[misc]
+    for node in nodes:
+        known = node.run(node.tables.hosting.assignments_now)
+        assert known == node.run(node.tables.hosting.assignments.read)[0]
+        assert len(known) == 4
     handle = nodes[1].begin()
     nodes[1].do("put", "orders", order(5, 1, "tx"), handle)
+    with pytest.raises(NotOwner, match="n2"):
+        nodes[0].do("commit", handle)
     nodes[1].do("commit", handle)
     nodes[2].execute(CreateIndex("orders", "by_note", ("note",)))
     until(lambda: nodes[0].index_status("by_note") is IndexStatus.AVAILABLE)
@@ -465,3 +472,56 @@ def test_versions_below_the_low_watermark_are_not_live_in_the_log(
     overview = store.group.overview
     until(lambda: overview()["snapshot_index"] > 0 and overview()["live_entries"] < 2000)
     assert [row["note"] for row in member.rows({})] == ["2997", "2998", "2999"]
+
+
+def test_a_transaction_that_is_too_large_is_refused_and_stays_as_it_was(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_transaction, "PARTS_MAX", 10)
+    monkeypatch.setattr(partition_transaction, "TRANSACTION_BYTES_MAX", 1000)
+    member = opened(tmp_path, stack, table_transaction_life_ms=3_600_000)
+    member.execute(CreateZone("z", 4, 1), ORDERS)
+    handle = member.begin()
+    for number in range(10):
+        member.do("put", "orders", order(1, number), handle)
+    with pytest.raises(TransactionTooLarge, match="11 parts, at most 10 fit"):
+        member.do("put", "orders", order(1, 10), handle)
+    with pytest.raises(TransactionTooLarge, match="at most 10 fit"):
+        member.do("get", "orders", key(1, 11), handle)
+    with pytest.raises(TransactionTooLarge, match="at most 1000 fit"):
+        member.do("put", "orders", order(1, 0, "x" * 1000), handle)
+    member.do("put", "orders", order(1, 0, "small"), handle)
+    assert member.tables.active.kept_bytes > 0
+    member.do("commit", handle)
+    assert member.tables.active.kept_bytes == 0
+    expected = [order(1, 0, "small"), *(order(1, number) for number in range(1, 10))]
+    assert member.rows({"customer": 1}) == expected
+
+
+def test_a_page_of_large_rows_has_fewer_rows_than_its_limit(
+    alone: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "PAGE_BYTES_MAX", 1000)
+    alone.execute(CreateIndex("orders", "by_id", ("id",)))
+    large = [order(customer, 1, "x" * 300) for customer in range(20)]
+    for row in large:
+        alone.do("put", "orders", row)
+    page, _ = alone.do("scan", "orders", {}, limit=1000)
+    assert len(page.rows) < 20
+    assert alone.rows({}, limit=1000) == large
+    until(lambda: alone.index_status("by_id") is IndexStatus.AVAILABLE)
+    assert alone.rows({"id": 1}, index="by_id", limit=1000) == large
+
+
+def test_a_scan_in_a_transaction_has_a_limit(
+    alone: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        alone.do("put", "orders", order(1, number, "x" * 100))
+    for name, limit in (("SCANNED_ROWS_MAX", 5), ("SCANNED_BYTES_MAX", 500)):
+        with monkeypatch.context() as patched:
+            patched.setattr(partition_transaction, name, limit)
+            with pytest.raises(TransactionTooLarge, match=f"at most .*{limit}"):
+                alone.do("scan", "orders", {"customer": 1}, limit=1, handle=alone.begin())
+    page, _ = alone.do("scan", "orders", {"customer": 1}, limit=1, handle=alone.begin())
+    assert len(page.rows) == 6

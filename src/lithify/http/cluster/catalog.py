@@ -65,7 +65,7 @@ def parse_time(text: str) -> int:
             ms = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
     except ValueError as error:
         # Also a number of thousands of digits.
-        what = f"time {text!r} must be in ISO 8601, or milliseconds since 1970"
+        what = f"time {text!r:.80} must be in ISO 8601, or milliseconds since 1970"
         raise InvalidInput(what) from error
     if not 0 <= ms <= MAX_TIMESTAMP >> 16:
         raise InvalidInput(f"time {text!r} must be after 1970 and below 2**47 milliseconds")

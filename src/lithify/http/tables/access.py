@@ -3,10 +3,10 @@
 No `from __future__ import annotations` in modules with routes: FastAPI reads them at run time.
 """
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
+from urllib.parse import unquote_to_bytes
 
-from fastapi import Depends
+from fastapi import Depends, Request
 
 from lithify.errors import InvalidInput
 from lithify.http.cluster.access import ClusterDep
@@ -16,9 +16,10 @@ from lithify.hybrid_time import MAX_TIMESTAMP
 from lithify.raft.errors import MemberReadsOnly
 from lithify.tables.tables import Tables
 
-__all__ = ["TablePath", "TablesDep", "parse_at", "parse_object"]
+__all__ = ["TablePath", "TablesDep", "Utf8Query", "parse_at"]
 
 MS_MAX = 2**47
+DIGITS_MAX = 100
 
 
 async def _tables(cluster: ClusterDep) -> Tables:
@@ -35,23 +36,26 @@ TablesDep = Annotated[Tables, Depends(_tables)]
 TablePath = Annotated[str, Depends(_table)]
 
 
-def parse_object(what: str, text: str | bytes) -> dict[str, Any]:
-    """A JSON object, such as a row or a key."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{what} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{what} must be a JSON object")
-    return value
-
-
 def parse_at(text: str | None) -> int:
     """A time to read at: ISO 8601, milliseconds, or the timestamp of an answer; 0 if none."""
     if text is None:
         return 0
-    if text.isdecimal() and int(text) > MS_MAX:
+    # The length first: a number of thousands of digits cannot be converted.
+    if text.isdecimal() and len(text) <= DIGITS_MAX and int(text) > MS_MAX:
         if int(text) > MAX_TIMESTAMP:
             raise InvalidInput(f"time {text} is no timestamp")
         return int(text)
     return parse_time(text)
+
+
+async def _utf8(request: Request) -> None:
+    """Refuse a query that is not UTF-8: its bytes would be replaced, and name another row."""
+    query: bytes = request.scope["query_string"]
+    try:
+        unquote_to_bytes(query).decode()
+    except UnicodeDecodeError as error:
+        shown = query[:80].decode("latin-1")
+        raise InvalidInput(f"the query {shown!r} is not UTF-8") from error
+
+
+Utf8Query = Depends(_utf8)

@@ -27,6 +27,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -35,15 +36,19 @@ from pydantic import BaseModel, ConfigDict
 
 from lithify.errors import InvalidInput
 from lithify.http.cluster.access import ClusterDep, in_cluster
+from lithify.http.error_statuses import RequestRefused
 from lithify.http.long_responses import json_answer, sent_pieces
-from lithify.http.tables.access import TablePath, TablesDep, parse_at, parse_object
+from lithify.http.tables.access import TablePath, TablesDep, Utf8Query, parse_at
+from lithify.hybrid_time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from lithify.tables.errors import TransactionEnded, TransactionExpired
 from lithify.tables.reads import PAGE_ROWS_MAX, Cursor, Page
+from lithify.tables.row_request_format import decode_object
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/tables", tags=["tables"])
+router = APIRouter(prefix="/tables", tags=["tables"], dependencies=[Utf8Query])
 
+JSON = "application/json"
 NDJSON = "application/x-ndjson"
 PUT_AT_ONCE = 64
 LIMIT = 100
@@ -51,7 +56,7 @@ LIMIT = 100
 _ROWS = {
     "requestBody": {
         "content": {
-            "application/json": {"schema": {"type": "object"}},
+            JSON: {"schema": {"type": "object"}},
             NDJSON: {"schema": {"type": "string"}},
         }
     }
@@ -114,7 +119,7 @@ async def get(
     at: str | None = None,
 ) -> Response:
     """A row."""
-    values, time = parse_object("key", key), parse_at(at)
+    values, time = decode_object("key", key), parse_at(at)
     return await json_answer(
         await in_cluster(cluster, partial(tables.get, table, values, tx, time))
     )
@@ -125,7 +130,7 @@ async def delete(
     cluster: ClusterDep, tables: TablesDep, table: TablePath, key: str, tx: str = ""
 ) -> Response:
     """Delete a row; no change if there is none."""
-    values = parse_object("key", key)
+    values = decode_object("key", key)
     await in_cluster(cluster, partial(tables.delete, table, values, tx))
     return Response(status_code=204)
 
@@ -135,11 +140,7 @@ async def put(
     request: Request, cluster: ClusterDep, tables: TablesDep, table: TablePath, tx: str = ""
 ) -> dict[str, int]:
     """Insert or replace rows. Without a transaction each is put by itself."""
-    body = await request.body()
-    if request.headers.get("content-type", "").partition(";")[0] == NDJSON:
-        rows = [parse_object("a row", line) for line in body.splitlines() if line.strip()]
-    else:
-        rows = [parse_object("a row", body)]
+    rows = _rows_of(request.headers.get("content-type", JSON), await request.body())
 
     async def put_all() -> None:
         if tx:
@@ -156,6 +157,17 @@ async def put(
 
     await in_cluster(cluster, put_all)
     return {"put": len(rows)}
+
+
+def _rows_of(content_type: str, body: bytes) -> list[dict[str, Any]]:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == NDJSON:
+        lines = [line for line in body.splitlines() if line.strip()]
+        return [decode_object(f"row {place}", line) for place, line in enumerate(lines, 1)]
+    if kind != JSON:
+        reason = f"content-type {content_type:.80} must be {JSON} or {NDJSON}"
+        raise RequestRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
+    return [decode_object("a row", body)]
 
 
 @router.get("/{table}/rows")
@@ -175,7 +187,7 @@ async def rows(
     after, time = (None, parse_at(at)) if cursor is None else _parse_cursor(cursor)
     if tx:
         time = parse_at(at)
-    scan = partial(tables.scan, table, parse_object("prefix", prefix), index=index, handle=tx)
+    scan = partial(tables.scan, table, decode_object("prefix", prefix), index=index, handle=tx)
     if NDJSON not in request.headers.get("accept", ""):
         page, read_at = await in_cluster(cluster, partial(scan, limit=limit, after=after, at=time))
         following = None if page.next is None else _cursor(page.next, read_at)
@@ -222,8 +234,15 @@ def _cursor(place: Cursor, timestamp: int) -> str:
 
 
 def _parse_cursor(text: str) -> tuple[Cursor, int]:
+    refused = InvalidInput(f"cursor {text:.80} is none that was answered")
     try:
         timestamp, number, key = json.loads(base64.urlsafe_b64decode(text))
-        return (int(number), bytes.fromhex(key)), int(timestamp)
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"cursor {text:.80} is none that was answered") from error
+        place = bytes.fromhex(key)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise refused from error
+    # The reader checks the partition and the key.
+    if type(timestamp) is not int or type(number) is not int:
+        raise refused
+    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        raise refused
+    return (number, place), timestamp

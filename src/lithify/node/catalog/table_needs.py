@@ -31,6 +31,8 @@ class TableNeeds:
     def __init__(self, tables: Tables, catalog: CatalogManager) -> None:
         self._tables = tables
         self._catalog = catalog
+        self._replicas: dict[Partition, GroupReplica] = {}
+        """As they were asked for last."""
 
     @property
     def low_watermark(self) -> int:
@@ -47,11 +49,17 @@ class TableNeeds:
 
     def replicas(self) -> Mapping[Partition, Replica]:
         """See `LocalNeeds`."""
-        return {each: GroupReplica(store) for each, store in self._tables.hosted().items()}
+        replicas: dict[Partition, GroupReplica] = {}
+        for each, store in self._tables.hosted().items():
+            known = self._replicas.get(each)
+            same = known is not None and known.group is store.group
+            replicas[each] = known if known is not None and same else GroupReplica(store)
+        self._replicas = replicas
+        return replicas
 
     async def placement(self) -> Placement:
         """Where the partitions of tables are, as of now; linearizable."""
-        assigned, _ = await self._tables.hosting.assignments.read()
+        assigned = await self._tables.hosting.assignments_now()
         found = {each: known.assignment for each, known in assigned.items()}
         return Placement(
             {each: frozenset(assignment.stable) for each, assignment in found.items()},

@@ -89,9 +89,15 @@ REPEATABLE = (
     ClientOperation.WATCH,
     ClientOperation.BACKUP,
     ClientOperation.COMPACTION,
+    ClientOperation.PROCESS_READ,
 )
 """Operations that change nothing, or the same when they are done twice."""
-_ANYWHERE = (ClientOperation.READ, ClientOperation.MEMBERS, ClientOperation.OVERVIEW)
+_ANYWHERE = (
+    ClientOperation.READ,
+    ClientOperation.MEMBERS,
+    ClientOperation.OVERVIEW,
+    ClientOperation.PROCESS_READ,
+)
 """Operations that may be sent to several nodes at once."""
 
 

@@ -138,7 +138,7 @@ class Group(Generic[S]):
         self._appends = DurableWrites(name, storage.wal, own.log)
         self._proposals = Proposals(name, PATIENCE_ELECTIONS * given.election_ticks)
         self._reads = Reads(draw(2**62), given.election_ticks)
-        self._queries = MachineQueries(machine, own.log)
+        self._queries = MachineQueries(machine, own.log, storage.recent)
         self._snapshots = SnapshotTaking(own, machine, settings.snapshot_entries)
         self._effects = MachineEffects(own.log, self._snapshots)
         self._sending = Sending(node, own, settings.sending, draw)

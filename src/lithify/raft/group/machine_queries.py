@@ -8,6 +8,7 @@
    of one moment, at which everything is applied that the read must see. The machine returns the
    answer, or a `QueryRead`: commands to read, and a function that makes the answer from them.
 2. A few bytes of commands that are in memory are passed at once: another thread would take longer.
+   So are entries that were read from segments before (`storage/recent_entries.py`).
 3. All other readings of a round are jobs of at most `JOB_BYTES`. Their threads read only the log,
    which any thread may read, and what the machine has copied.
 4. An entry that was live at that moment may have been deleted when it is read: its key was written
@@ -21,7 +22,7 @@ closes get the error that it closes with.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from lithify.errors import LithifyError
 from lithify.raft.commands import CommandResult, unwrap_many
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lithify.raft.commands import Done
+    from lithify.raft.entry import Entry
     from lithify.raft.group.reads import Request
     from lithify.raft.machine import Machine
     from lithify.raft.storage.group_log import GroupLog, ReadPlan
+    from lithify.raft.storage.recent_entries import RecentEntries
 
 __all__ = ["MachineQueries"]
 
@@ -63,12 +66,23 @@ class _Asked:
     plan: ReadPlan
 
 
+class _Answer(NamedTuple):
+    """What a reader's thread returns for a query."""
+
+    reply: bytes | LithifyError
+    read: list[Entry]
+    """From segments."""
+
+
 class MachineQueries(Generic[S]):
     """See the module."""
 
-    def __init__(self, machine: Machine[S], log: GroupLog) -> None:
+    def __init__(self, machine: Machine[S], log: GroupLog, recent: RecentEntries) -> None:
         self._machine = machine
         self._log = log
+        self._recent = recent
+        self._owner = object()
+        """Of the entries in `recent`."""
         self._jobs: dict[Job, list[_Asked]] = {}
 
     def start(self, due: Iterable[Request], index: int, state: S) -> list[Job]:
@@ -86,7 +100,7 @@ class MachineQueries(Generic[S]):
                 done(error)
             else:
                 if isinstance(reply, QueryRead):
-                    plan = self._log.plan(reply.indexes)
+                    plan = self._plan(reply.indexes)
                     later.append(_Asked(query, done, index, reply, plan))
                 else:
                     done(CommandResult(index, reply))
@@ -103,23 +117,37 @@ class MachineQueries(Generic[S]):
         """(the answer, or the reading that needs a file; entries that were looked up)."""
         room, entries = AT_ONCE_BYTES, 0
         while isinstance(reply, QueryRead) and reply.indexes:
-            plan = self._log.plan(reply.indexes)
+            plan = self._plan(reply.indexes)
             entries += len(reply.indexes)
             room -= plan.payload_bytes
             if not plan.is_in_memory or room < 0:
                 break
-            reply = reply.then(_commands(plan))
+            reply = reply.then(_commands(plan.run()))
         return reply, entries
 
-    def _answer(self, asked: _Asked) -> bytes | LithifyError:
+    def _plan(self, indexes: tuple[int, ...]) -> ReadPlan:
+        """Where entries are; those that are in memory are in it."""
+        plan = self._log.plan(indexes)
+        if not plan.is_in_memory:
+            for index in indexes:
+                if index not in plan.entries and (found := self._recent.get(self._owner, index)):
+                    plan.entries[index] = found
+        return plan
+
+    def _answer(self, asked: _Asked) -> _Answer:
         """Read everything the answer needs; in a reader's thread."""
         reading, plan = asked.reading, asked.plan
+        read: list[Entry] = []
         try:
-            while isinstance(reply := reading.then(_commands(plan)), QueryRead):
+            while True:
+                entries = plan.run()
+                read += (entry for entry in entries if entry.index not in plan.entries)
+                reply = reading.then(_commands(entries))
+                if not isinstance(reply, QueryRead):
+                    return _Answer(reply, read)
                 reading, plan = reply, self._log.plan(reply.indexes)
         except LithifyError as error:
-            return error
-        return reply
+            return _Answer(error, read)
 
     def is_job(self, job: Job) -> bool:
         """Does the job belong to this?"""
@@ -131,7 +159,8 @@ class MachineQueries(Generic[S]):
         if isinstance(result, BaseException):
             raise result
         assert isinstance(result, list)
-        for each, reply in zip(asked, result, strict=True):
+        for each, (reply, read) in zip(asked, result, strict=True):
+            self._recent.put(self._owner, read)
             if isinstance(reply, EntryDeleted):
                 self._ask_here(each, index, state)
             elif isinstance(reply, LithifyError):
@@ -143,7 +172,7 @@ class MachineQueries(Generic[S]):
         try:
             reply = self._machine.query(state, asked.query)
             while isinstance(reply, QueryRead):
-                reply = reply.then(_commands(self._log.plan(reply.indexes)))
+                reply = reply.then(_commands(self._log.plan(reply.indexes).run()))
         except LithifyError as error:
             asked.done(error)
         else:
@@ -171,5 +200,5 @@ def _portions(asked: list[_Asked]) -> Iterator[list[_Asked]]:
         yield portion
 
 
-def _commands(plan: ReadPlan) -> Sequence[bytes]:
-    return unwrap_many([entry.payload for entry in plan.run()])[1]
+def _commands(entries: list[Entry]) -> Sequence[bytes]:
+    return unwrap_many([entry.payload for entry in entries])[1]

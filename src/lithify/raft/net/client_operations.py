@@ -22,6 +22,8 @@
     move       {"book": {"n2": "127.0.0.1:7009"}}    a member has another address
     question   {"question": "times", "given": {}}    of the process of another node, to that of this
                one; without a group (`raft/node/node_questions.py`)
+    process    to the process that runs the node, which defines body and answer; without a group.
+               `process read` is one that changes nothing, so it may be repeated
     who        {"group": "default"}   without a group: name, cluster and identity of the node; also
                key and members of the group in the body, if the node has it
 
@@ -83,6 +85,8 @@ class ClientOperation(IntEnum):
     WATCH = 10
     DROP = 11
     QUESTION = 12
+    PROCESS = 13
+    PROCESS_READ = 14
     WHO = 20
     MOVE = 21
     BACKUP = 22

@@ -46,7 +46,13 @@ from lithify.raft.errors import (
     OutcomeUnknown,
 )
 from lithify.raft.group.overview import place_overview, wal_overview
-from lithify.raft.net.client_operations import ClientOperation, OperationOutcome, parse_address
+from lithify.raft.net.client_operations import (
+    ClientOperation,
+    MayHaveHappened,
+    NoAnswer,
+    OperationOutcome,
+    parse_address,
+)
 from lithify.raft.net.control_frames import ClientResponse, ClientResponses
 from lithify.raft.node.group_origin import origin
 from lithify.raft.node.leadership_transfer import LeadershipTransfers, in_force
@@ -86,7 +92,10 @@ REPLIES_BYTES_MAX = 2**20
 """Replies to a run up to this size are sent as one message."""
 
 
+_OF_PROCESS = (ClientOperation.PROCESS, ClientOperation.PROCESS_READ)
+_WITH_DATA = (ClientOperation.PROPOSE, ClientOperation.READ, *_OF_PROCESS)
 _OF_NODE = (ClientOperation.OVERVIEW, ClientOperation.WHO, ClientOperation.QUESTION)
+_UNKNOWN = (OutcomeUnknown, CreationUnknown, AddressesNotRecorded, MayHaveHappened)
 
 
 @dataclass(slots=True)
@@ -150,6 +159,8 @@ class ClientRequestHandler:
             for place, body in enumerate(batch.bodies):
                 group.read(body, _one(done, place))
             self._node.mark(group)
+        elif batch.operation in _OF_PROCESS and not name and _fits(batch):
+            self._node.questions.of_clients(batch.bodies, done)
         else:
             if not self._queue:
                 asyncio.get_running_loop().call_soon(self._start_portion)
@@ -185,7 +196,7 @@ class ClientRequestHandler:
 
     def begin(self, name: str, operation: int, body: bytes, done: requests.Done) -> None:
         """Start a request for a group; `done` gets its result, unless an error is raised."""
-        is_command = operation in (ClientOperation.PROPOSE, ClientOperation.READ)
+        is_command = operation in _WITH_DATA
         limit = COMMAND_BYTES_MAX if is_command else JSON_BYTES_MAX
         if len(body) > limit:
             raise InvalidInput(f"a request of {len(body)} bytes is larger than the limit {limit}")
@@ -194,6 +205,8 @@ class ClientRequestHandler:
             self._create(name, _parse(body), done)
         elif operation in _OF_NODE and not name:
             self._begin_of_node(operation, body, done)
+        elif operation in _OF_PROCESS and not name:
+            self._node.questions.of_clients([body], requests.single(done))
         elif group is None:
             raise self._missing(name)
         elif group in self._creating and is_command:
@@ -278,11 +291,11 @@ class ClientRequestHandler:
                 outcome, text = OperationOutcome.OTHER_NODE, f"{result.leader} {at}"
             elif result.leader == self._node.identity.node:
                 outcome = OperationOutcome.LEADER_BUSY
-        elif isinstance(result, ClientTooSlow | MemberStopped):
+        elif isinstance(result, ClientTooSlow | MemberStopped | NoAnswer):
             outcome = OperationOutcome.NOT_NOW
         elif isinstance(result, EntryUnreadable):
             outcome, text = self._other_node(text)
-        elif isinstance(result, OutcomeUnknown | CreationUnknown | AddressesNotRecorded):
+        elif isinstance(result, _UNKNOWN):
             outcome = OperationOutcome.UNKNOWN
         elif isinstance(result, GroupAbsent):
             outcome = OperationOutcome.ABSENT

@@ -1,10 +1,13 @@
-"""Questions that the process of one node has to that of another, over the cluster port.
+"""Questions to the process of a node, over the cluster port: of other nodes, and of clients.
 
     node.questions.on("times", answer)                      # async (object) -> object
     row = await node.questions.ask("n2", "times", {…}, timeout_s=5.0)
 
 The node only carries them: objects of JSON. A question to the node itself is answered without the
 port. An answer that is late is lost with its connection; the question may have had its effect.
+
+Requests of clients to the process (`ClientOperation.PROCESS`) come in runs, whose bytes only the
+process knows; `of_clients` answers them.
 
 Raises `MemberNotReached` without an answer in time, and `OperationRefused` with the reason if the
 other node does not answer this question or its answer is an error. In the node's event loop.
@@ -30,9 +33,9 @@ from lithify.raft.net.control_frames import WIRE_VERSION, Hello
 from lithify.raft.net.handshake import Greeting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from lithify.raft.commands import Done
+    from lithify.raft.commands import Done, RunDone
     from lithify.raft.net.control_frames import ClientResponse
     from lithify.raft.node.node import RaftNode
 
@@ -48,6 +51,8 @@ class NodeQuestions:
         self._node = node
         self._answers: dict[str, Answer] = {}
         self._answering: set[asyncio.Task[None]] = set()
+        self.of_clients: Callable[[Sequence[bytes], RunDone], None] = _refuse
+        """Answers a run of requests of clients."""
 
     def on(self, question: str, answer: Answer) -> None:
         """Answer a question from here on."""
@@ -101,6 +106,10 @@ class NodeQuestions:
         if answer is None:
             raise InvalidInput(f"node {self._node.identity.node} has no answer to {question!r}")
         return await answer(given)
+
+
+def _refuse(bodies: Sequence[bytes], done: RunDone) -> None:
+    done(slice(0, len(bodies)), InvalidInput("the process of this node answers no requests"))
 
 
 async def ask_once(

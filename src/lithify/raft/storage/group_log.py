@@ -59,6 +59,8 @@ class ReadPlan:
 
     def run(self) -> list[Entry]:
         """The entries in the order of the plan; `EntryDeleted` names one that was deleted."""
+        if self.is_in_memory:
+            return [self.entries[index] for index in self.indexes]
         missing = [index for index in self.indexes if index not in self.entries]
         found = self.entries | self.segments.read(missing)
         for index in missing:

@@ -51,6 +51,7 @@ from lithify.raft.storage.index_runs import IndexRuns
 from lithify.raft.storage.live_state import LiveState, LiveStates
 from lithify.raft.storage.manifest import End, RaftManifest
 from lithify.raft.storage.memtable import MemTable
+from lithify.raft.storage.recent_entries import RecentEntries
 from lithify.raft.storage.segment_file import MERGED_KIND, SegmentAppender, SegmentLimits, ref_of
 from lithify.raft.storage.segment_writer import Flushed, RaftSegmentWriter
 from lithify.raft.storage.snapshots.install import Install
@@ -127,6 +128,7 @@ class RaftStorage:
         warn_if_shared(fs, directory)
         self._lock = _lock(fs, directory)
         self.states = LiveStates()
+        self.recent = RecentEntries()
         self.latencies = Latencies()
         """Durations of the rounds of the write-ahead log."""
         self.refused = ""

@@ -157,6 +157,20 @@ def test_a_value_in_memory_is_answered_at_once() -> None:
     assert asked.answer == (asked.group.applied_index, b"in memory")
 
 
+def test_a_value_that_was_read_from_a_segment_is_answered_at_once_again() -> None:
+    asked = Asked()
+    asked.group.job_done(asked.job, asked.job())
+    asked.results.clear()
+    asked.group.read(kv.get(b"key"), asked.results.append)
+    assert not asked.group.work().reads
+    assert asked.answer == (asked.index, b"old" + LARGE)
+    asked.members.put("n1", b"key", b"new")
+    asked.results.clear()
+    asked.group.read(kv.get(b"key"), asked.results.append)
+    asked.group.work()
+    assert asked.answer == (asked.group.applied_index, b"new")
+
+
 def test_an_answer_is_as_of_the_time_of_the_query() -> None:
     asked = Asked()
     result = asked.job()
@@ -173,7 +187,7 @@ def test_a_query_whose_entry_was_deleted_is_repeated() -> None:
     asked.members.tick()
     result = asked.job()
     assert isinstance(result, list)
-    assert isinstance(result[0], EntryDeleted)
+    assert isinstance(result[0].reply, EntryDeleted)
     asked.group.job_done(asked.job, result)
     assert asked.answer == (asked.group.applied_index, b"new" + LARGE)
 
