@@ -166,6 +166,7 @@ class Cluster:
         self._table_directory = f"{directory}/{TABLES}"
         self.tables: Tables | None = None
         """None if the cluster is only read."""
+        self._table_work: TableWork | None = None
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
 
@@ -283,6 +284,11 @@ class Cluster:
         """Execute a batch of commands of the catalog, in bounded time (`bounded_changes.py`)."""
         return await self._changes.run(partial(self.catalog.execute, commands, is_long=is_long))
 
+    async def until_built(self) -> None:
+        """Wait until the indexes of all tables are built."""
+        if self._table_work is not None:
+            await self._table_work.until_built()
+
     async def _begin(self) -> None:
         node = self._thread.node
         has_port = node.settings.listen is not None
@@ -361,7 +367,7 @@ class Cluster:
         builds = IndexBuilds(
             self.name, metastore, self.catalog, hosting, tables.active, self._alive
         )
-        work = TableWork(tables, zones, builds, self._table_settings)
+        work = self._table_work = TableWork(tables, zones, builds, self._table_settings)
         self.catalog.listen(work.catalog_changed)
         self.node.listeners.on_leader(work.leader_changed)
         return work.works()

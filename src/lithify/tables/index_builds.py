@@ -101,6 +101,8 @@ class IndexBuilds:
         """Keys that this node has put."""
         self._is_clean = False
         """Are there no keys of indexes that need none?"""
+        self.error: LithifyError | None = None
+        """Why the last step could not do everything, if it could not."""
 
     def unfinished(self) -> list[IndexDescriptor]:
         """The indexes that are in force and have a next status."""
@@ -111,6 +113,11 @@ class IndexBuilds:
             for index in catalog.indexes_of(table.id)
             if index.status is not IndexStatus.AVAILABLE
         ]
+
+    @property
+    def is_building(self) -> bool:
+        """Is an index not built yet?"""
+        return any(index.status is not IndexStatus.STOPPING for index in self.unfinished())
 
     async def step(self) -> bool:
         """Do what can be done now; returns whether more is to be done."""
@@ -129,7 +136,10 @@ class IndexBuilds:
             else:
                 self._is_clean = not unfinished
         except LithifyError as error:
+            self.error = error
             log.info("index builds wait", reason=str(error))
+        else:
+            self.error = None
         return True
 
     async def _say(self, index: IndexDescriptor, what: bytes, value: bytes) -> None:
