@@ -135,7 +135,8 @@ class Cluster:
         events: EventSink = ignore_events,
     ) -> None:
         given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
-        given = replace(given, group=replace(given.group, clock=clock), queue=queue)
+        group = replace(given.group, clock=clock)
+        given = replace(given, group=group, queue=queue, holds=_is_partition)
         self._fs = fs
         self._data = directory
         self._directory = f"{directory}/{METASTORE}"
@@ -508,7 +509,11 @@ def _wait(future: Future[T]) -> T:
     return future.result()
 
 
+def _is_partition(group: str) -> bool:
+    return parse_group(group) is not None
+
+
 def _machine_of(group: str) -> MetastoreMachine:
-    if group != GROUP and parse_group(group) is None:
+    if group != GROUP and not _is_partition(group):
         raise InvalidInput(f"this node runs no group {group}")
     return MetastoreMachine()

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lithify.raft.storage.file_names import LIVE, PLACE, SNAPSHOT, parse_wal
+from lithify.raft.storage.file_names import LIVE, PLACE, SNAPSHOT, WAL, parse_wal
 
 if TYPE_CHECKING:
     from lithify.fs import FileSystem
     from lithify.raft.core.raft_core import Status
     from lithify.raft.storage.group_log import GroupLog
-    from lithify.raft.storage.storage import GroupStorage
+    from lithify.raft.storage.storage import GroupStorage, RaftStorage
 
 __all__ = ["disk_overview", "place_overview", "wal_overview"]
 
@@ -83,8 +83,10 @@ def _snapshot_files(fs: FileSystem, own: GroupStorage) -> dict[str, int]:
     }
 
 
-def wal_overview(fs: FileSystem, directory: str) -> dict[str, int]:
+def wal_overview(storage: RaftStorage) -> dict[str, int]:
     """The size of a node's write-ahead log."""
+    fs, directory, wal = storage.fs, f"{storage.directory}/{WAL}", storage.wal
     names = [name for name in fs.list(directory) if parse_wal(name) is not None]
     sizes = [fs.stat(f"{directory}/{name}").size for name in names]
-    return {"wal_files": len(sizes), "wal_bytes": sum(sizes)}
+    found = {"wal_files": len(sizes), "wal_bytes": sum(sizes)}
+    return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}

@@ -45,7 +45,7 @@ from lithify.raft.errors import (
     MemberNotReached,
     OutcomeUnknown,
 )
-from lithify.raft.group.overview import place_overview
+from lithify.raft.group.overview import place_overview, wal_overview
 from lithify.raft.net.client_operations import ClientOperation, OperationOutcome, parse_address
 from lithify.raft.net.control_frames import ClientResponse, ClientResponses
 from lithify.raft.node.group_origin import origin
@@ -254,7 +254,7 @@ class ClientRequestHandler:
 
     def _missing(self, name: str) -> LithifyError:
         """The error for a group that is not here."""
-        if any(group_of(key) == name for key in self._node.ailing):
+        if self._node.is_waiting(name):
             return Dropped(DropReason.NO_LEADER)
         return GroupAbsent(name, self._node.identity.node)
 
@@ -396,7 +396,7 @@ class ClientRequestHandler:
             "ailing": {group_of(key): member.reason for key, member in node.ailing.items()},
             "refused": node.transport.refused,
             "refused_by": node.transport.refused_by,
-            **node.wal_overview(),
+            **wal_overview(node.storage),
             "cluster_id": node.identity.recognition.cluster_id,
             "start": node.identity.recognition.starts.number,
             "groups": [group.overview() for _, group in sorted(node.groups.items())],
