@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,23 @@ def test_an_index_is_built_used_and_dropped(tables: Tables) -> None:
     assert tables.lines("note=one", "--index", "by_note") == [{"id": 1, "note": "one"}]
     tables.run("index", "drop", "orders", "by_note")
     tables.refused(NOT_FOUND, "scan", "orders", "note=one", "--index", "by_note")
+
+
+def test_a_backup_names_rows_that_it_does_not_have_and_a_scan_saves_them(
+    tables: Tables, tmp_path: Path
+) -> None:
+    lines = "".join(json.dumps({"id": number, "note": "x"}) + "\n" for number in range(30))
+    tables.run("put", "orders", "--lines", "-", stdin=lines)
+    backup = ["backup", str(tmp_path / "backup"), "--data", str(tmp_path / "data")]
+    done = CliRunner().invoke(app, backup)
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"not saved: the rows of tables, in \d+ partitions", done.stdout)
+    saved = tables.run("scan", "orders", "--json")
+    other = Tables(("--data", str(tmp_path / "other")))
+    other.run("create", "orders", "--column", "id:int32", "--column", "note:string?", "--key", "id")
+    for _ in range(2):
+        assert other.read("put", "orders", "--lines", "-", stdin=saved) == {"put": 30}
+    assert other.lines() == tables.lines()
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ from lithify.metastore.maintenance import maintained
 from lithify.node.bounded_changes import BoundedChanges, ChangeUnknown
 from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
+from lithify.node.directories import METASTORE, RAFT, TABLES
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
 from lithify.ownership import NodeUrls
@@ -87,16 +88,10 @@ if TYPE_CHECKING:
     from lithify.node.settings import NodeSettings
     from lithify.raft.core import Config
 
-__all__ = ["RAFT", "Cluster"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 
-RAFT = "raft"
-"""The directory of the Raft node, in the data directory."""
-METASTORE = "metastore"
-"""The directory of the reports of the metastore's history."""
-TABLES = "tables"
-"""The directory with the low watermark."""
 IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
 SAY_S = 1.0
 """A wait for other nodes that takes longer is logged; an election takes about as long."""
