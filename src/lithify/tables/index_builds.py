@@ -22,6 +22,7 @@ One event loop.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lithify.catalog.commands.indexes import (
@@ -33,7 +34,7 @@ from lithify.catalog.commands.indexes import (
 from lithify.catalog.objects import IndexStatus, TableDescriptor, ZoneDescriptor
 from lithify.errors import LithifyError
 from lithify.logger import get_logger
-from lithify.metastore.errors import MetastoreUnavailable
+from lithify.metastore.errors import MetastoreUnavailable, TimeCompacted
 from lithify.metastore.transaction import (
     Compare,
     Condition,
@@ -196,8 +197,10 @@ class IndexBuilds:
             if partition[0] != table.zone_id or _keys_of(index.id, what) + _DONE in self._said:
                 continue
             try:
-                # From here on every commit in the partition knows the index.
-                await store.revision_at(index.updated)
+                # From here on every commit in the partition knows the index. If the history of
+                # then is gone, the time of the group is above it.
+                with suppress(TimeCompacted):
+                    await store.revision_at(index.updated)
                 while not await build_batch(store, table, index):
                     await asyncio.sleep(0)
             except NotUnique as error:
