@@ -48,7 +48,7 @@ def problem_of(txns: Sequence[Txn], last: Mapping[int, Sequence[int]]) -> str:
                 return f"{value} is in list {key}: {txn}"
     for key, values in last.items():
         if unknown := [each for each in values if (key, each) not in writers]:
-            return f"{unknown[0]} in list {key} is of nobody"
+            return f"{unknown[0]} in list {key} has no writer"
     return _problem_of_order(txns, last, writers)
 
 

@@ -1,4 +1,4 @@
-"""A real node that was away for too long: the history goes on, and its replicas are built anew."""
+"""A real node that was away for too long: the history is trimmed, and its replicas are rebuilt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_rebuilt(node: Member, other: Member) -> bool:
 
 
 @pytest.mark.slow
-def test_a_node_that_returns_too_late_builds_its_replicas_anew(tmp_path: Path) -> None:
+def test_a_node_that_returns_too_late_rebuilds_its_replicas(tmp_path: Path) -> None:
     settings = {"catalog_away_ms": 10_000, "table_availability_ms": 1000}
     with members(tmp_path, 3, tick_ms=50, **settings) as nodes:
         start_all(nodes)
@@ -81,7 +81,7 @@ def test_a_node_that_returns_too_late_builds_its_replicas_anew(tmp_path: Path) -
         three.await_ready()
         wait_until(lambda: to_rebuild(one)["n3"] == 0)
         wait_until(lambda: is_rebuilt(three, one))
-        assert three.log.read_text().count("a replica is built anew") == 2
+        assert three.log.read_text().count("a replica is rebuilt") == 2
         put(two, 300, 320)
         wait_until(lambda: is_trimmed(one), every_s=0.5)
         # The rebuilt replicas count: with one other node they are a majority.

@@ -141,7 +141,7 @@ def live_through(directory: Path, rng: random.Random, seconds: float) -> None:
     settings = {
         "tick_ms": 50,
         "table_availability_ms": 1000,
-        # What a client has left open holds the history for so long.
+        # What a client has left open holds the history for this time.
         "table_read_life_ms": 5000,
         "table_transaction_life_ms": 5000,
     }

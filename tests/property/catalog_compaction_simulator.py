@@ -217,7 +217,7 @@ class Simulation:
                 self.find_leader(group, node)
 
     async def be_away(self) -> None:
-        """A node is away for so long that the others do not wait for it."""
+        """A node is away for too long: the others do not wait for it."""
         await self.crash()
         for _ in range(3):
             self.nodes.clock.advance(AWAY_MS / 2000)

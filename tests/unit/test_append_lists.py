@@ -26,10 +26,10 @@ def test_a_read_that_sees_half_of_a_transaction_is_not() -> None:
     assert "then" in problem_of([both, half], {1: [10], 2: [20]})
 
 
-def test_what_is_lost_repeated_refused_or_made_up_is_found() -> None:
+def test_values_that_are_lost_repeated_refused_or_invented_are_found() -> None:
     done = Txn({1: []}, {1: 10}, "ok")
     assert "0 times" in problem_of([done], {1: []})
     assert "2 times" in problem_of([done], {1: [10, 10]})
     assert "is in list" in problem_of([Txn({}, {1: 10}, "failed")], {1: [10]})
-    assert "of nobody" in problem_of([done], {1: [10, 11]})
+    assert "has no writer" in problem_of([done], {1: [10, 11]})
     assert "never was" in problem_of([done, Txn({1: [11]}, {}, "ok")], {1: [10]})

@@ -17,7 +17,7 @@
    A table that fails lowers the version to the last one without it.
 5. A node that has not answered for `Waits.away_ms` is not waited for, if in each of its groups a
    majority has answered with a published time, and if that lets something go. It is named in
-   `left`: before anything is trimmed, its replicas are recorded as to be built anew. Those that
+   `left`: before anything is trimmed, its replicas are recorded as to be rebuilt. Those that
    are recorded are not waited for, and are not counted in a majority; the node may be back, but
    takes no part with its log.
 
@@ -63,7 +63,7 @@ class Decision:
     """All holds; a position is the version that stays."""
     aborts: tuple[Abort, ...] = ()
     left: tuple[str, ...] = ()
-    """Nodes that were away for too long: their replicas must be built anew."""
+    """Nodes that were away for too long: their replicas must be rebuilt."""
 
     @property
     def trims(self) -> bool:

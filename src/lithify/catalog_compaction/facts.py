@@ -66,7 +66,7 @@ class ClusterFacts:
     rebalances: Mapping[Partition, int] = field(default_factory=dict)
     """Running ones, and the version whose zone they follow."""
     to_rebuild: Mapping[Partition, frozenset[str]] = field(default_factory=dict)
-    """Nodes that are assigned a replica and whose log of it does not count: it is built anew."""
+    """Nodes that are assigned a replica and whose log of it does not count: it is rebuilt."""
     pins: tuple[Hold, ...] = ()
     """Named ones; the position is the version that is pinned."""
     away_ms: Mapping[str, int] = field(default_factory=dict)

@@ -54,11 +54,11 @@ class CatalogDryRun:
             lines.append(f"wanted: version {decision.wanted}")
         lines += [f"not admissible: {abort.describe()}" for abort in decision.aborts]
         lines += [
-            f"node {node} was away for too long: its replicas are built anew when it is back"
+            f"node {node} was away for too long: its replicas are rebuilt when it is back"
             for node in decision.left
         ]
         lines += [
-            f"node {node} has {count} replicas to build anew"
+            f"node {node} has {count} replicas to rebuild"
             for node, count in sorted(self._to_rebuild().items())
         ]
         lines += self._nodes()
@@ -67,7 +67,7 @@ class CatalogDryRun:
         return "\n".join(lines)
 
     def _to_rebuild(self) -> dict[str, int]:
-        """By node, the number of replicas that are recorded as to be built anew."""
+        """By node, the number of replicas that are recorded as to be rebuilt."""
         return Counter(node for nodes in self.facts.to_rebuild.values() for node in nodes)
 
     def _nodes(self) -> Iterator[str]:

@@ -86,7 +86,7 @@ class Placement:
     rebalances: Mapping[Partition, int] = field(default_factory=dict)
     """Running ones, and the version of the catalog whose zone they follow."""
     to_rebuild: Mapping[Partition, frozenset[str]] = field(default_factory=dict)
-    """Nodes whose replica is built anew."""
+    """Nodes whose replica is rebuilt."""
 
 
 class TrimmedCatalog(Protocol):
@@ -117,7 +117,7 @@ class TrimmedCluster(Protocol):
         """Of the partitions of tables, as of now."""
 
     async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
-        """Have all replicas on nodes be built anew, durably; False if that was not possible."""
+        """Have all replicas on nodes be rebuilt, durably; False if that was not possible."""
 
 
 class CatalogRunner:

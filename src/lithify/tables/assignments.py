@@ -5,7 +5,7 @@
 `stable` are the nodes of the partition's Raft group, the first of which creates it. The group is
 `formed` when it may take commands: it then exists, and is not created again. One that is
 `ending` is dropped; then the key goes. `pending` are the nodes that it is moved to. Nodes of
-`stable` in `to_rebuild` were away for too long: their replicas are built anew (`partitions.py`).
+`stable` in `to_rebuild` were away for too long: their replicas are rebuilt (`partitions.py`).
 
 The nodes are chosen by rendezvous hashing among the members of the cluster, not among those that
 are alive: each partition ranks all members by a hash of both. So a member that is added or removed
@@ -206,7 +206,7 @@ class Assignments:
             await self._metastore.transact(Transaction(compares, puts))
 
     async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
-        """Have the replicas on nodes be built anew; False if an assignment or a demand has changed.
+        """Have the replicas on nodes be rebuilt; False if an assignment or a demand has changed.
 
         Then some may be changed: each change stands for itself.
         """

@@ -36,7 +36,7 @@ BUILD_S = 0.2
 WATERMARK_S_MAX = 30.0
 CHECK_S = 0.02
 STUCK_S = 10.0
-"""A wait for indexes ends with the error that has kept them for so long."""
+"""A wait for indexes ends with the error that has lasted for this time."""
 
 log = get_logger("lithify.tables")
 

@@ -63,7 +63,7 @@ MAINTAIN_S = 1.0
 AT_ONCE = 16
 """Groups that are created or changed at once."""
 
-GIVEN_UP = "this node was away for too long: its replica is built anew"
+GIVEN_UP = "this node was away for too long: its replica is rebuilt"
 
 log = get_logger("lithify.tables")
 
@@ -252,7 +252,7 @@ class PartitionHosting:
             await self.assignments.replace(
                 partition, known, replace(known.assignment, to_rebuild=left)
             )
-            log.info("a replica is built anew", group=name)
+            log.info("a replica is rebuilt", group=name)
 
     async def _add(self, group: Group[Any], partition: Partition, known: Assigned) -> None:
         for node in sorted(self._missing(group, known)):

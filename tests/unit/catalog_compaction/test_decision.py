@@ -322,7 +322,7 @@ def test_a_dead_node_is_left_after_the_configured_time_if_a_majority_of_its_grou
     assert decide(made.versions, two, NONE, Waits(1000)).left == ()
 
 
-def test_a_replica_that_is_given_up_is_not_counted_in_a_majority() -> None:
+def test_a_replica_to_rebuild_is_not_counted_in_a_majority() -> None:
     made = past()
     facts = made.facts()
     everywhere = dict.fromkeys(facts.assignments, frozenset({"n1", "n2", "n3"}))
@@ -334,7 +334,7 @@ def test_a_replica_that_is_given_up_is_not_counted_in_a_majority() -> None:
     assert (decision.trims, decision.left) == (False, ())
 
 
-def test_a_node_that_is_back_needs_no_replica_that_is_given_up() -> None:
+def test_a_node_that_is_back_needs_no_replica_that_is_to_be_rebuilt() -> None:
     made = past()
     facts = made.facts()
     partition = next(each for each, nodes in facts.assignments.items() if "n3" in nodes)

@@ -104,7 +104,7 @@ def test_a_node_follows_the_assignments_that_others_change() -> None:
     asyncio.run(story())
 
 
-def test_replicas_of_a_node_are_given_up_only_while_the_demands_hold() -> None:
+def test_replicas_are_marked_for_a_rebuild_only_while_the_demands_hold() -> None:
     async def story() -> None:
         cluster = MemoryMetastoreCluster(ManualClock())
         metastore = cluster.node()

@@ -59,7 +59,7 @@ def memberships(member: Member) -> list[int]:
     return [each.times for key, each in left.items() if key.startswith("zone-")]
 
 
-def test_replicas_that_are_given_up_while_their_node_is_away_are_built_anew(three: Three) -> None:
+def test_replicas_that_are_marked_while_their_node_is_away_are_rebuilt(three: Three) -> None:
     one, two, away = three.members.values()
     away.cluster.close()
     assert gives_up(one, "n3")
@@ -78,7 +78,7 @@ def test_replicas_that_are_given_up_while_their_node_is_away_are_built_anew(thre
     assert two.rows({}) == again.rows({}) == expected
 
 
-def test_replicas_that_are_given_up_while_their_node_runs_are_built_anew(three: Three) -> None:
+def test_replicas_that_are_marked_while_their_node_runs_are_rebuilt(three: Three) -> None:
     members = list(three.members.values())
     assert gives_up(members[0], "n2")
     until(lambda: memberships(members[1]) == [1] * PARTITIONS)

@@ -66,7 +66,7 @@ async def read_overview(cluster: ClusterAccess) -> dict[str, Any]:
 
 
 def count_to_rebuild(cluster: ClusterAccess) -> Counter[str]:
-    """By node, the number of replicas of tables that it has to build anew, as known here."""
+    """By node, the number of replicas of tables that it has to rebuild, as known here."""
     if cluster.tables is None:
         return Counter()
     known = cluster.tables.hosting.assignments.known.values()

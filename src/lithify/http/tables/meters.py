@@ -77,7 +77,7 @@ def table_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     text = "The time below which nothing is read on this node."
     name = "lithify_table_low_watermark_seconds"
     yield GaugeMetricFamily(name, text, value=found["low_watermark"])
-    text = "Replicas that nodes have to build anew, because they were away for too long."
+    text = "Replicas that nodes have to rebuild, because they were away for too long."
     yield _by("lithify_table_replicas_to_rebuild", text, "node", found["to_rebuild"])
     text = "The versions of the catalog that holds have kept in the last run of this node."
     yield _by("lithify_catalog_hold_version", text, "hold", found["holds"])

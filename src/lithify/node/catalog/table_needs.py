@@ -61,5 +61,5 @@ class TableNeeds:
         )
 
     async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
-        """Have all replicas on nodes be built anew."""
+        """Have all replicas on nodes be rebuilt."""
         return await self._tables.hosting.assignments.give_up(nodes, demands)

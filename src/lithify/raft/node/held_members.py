@@ -8,7 +8,7 @@ held when the node opens. They replay nothing, hear nothing and answer nothing: 
 as down. `release` begins all of them. Those with a reason are recorded as stopped, before they
 begin: they take no part until they are removed from their groups, which deletes their files.
 
-A node without an address holds nothing: it finds out from nobody.
+A node without an address holds nothing: there is no other node to find out from.
 
 Called in the node's event loop.
 """

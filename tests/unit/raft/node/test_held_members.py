@@ -53,7 +53,9 @@ def test_a_member_that_is_held_takes_part_when_it_is_released(tmp_path: Path) ->
     asyncio.run(story())
 
 
-def test_a_member_that_is_given_up_replays_nothing_and_is_built_anew(tmp_path: Path) -> None:
+def test_a_member_that_is_released_with_a_reason_replays_nothing_and_is_rebuilt(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         async with three(tmp_path) as world:
             await with_rows(world, 0)
@@ -78,7 +80,9 @@ def test_a_member_that_is_given_up_replays_nothing_and_is_built_anew(tmp_path: P
     asyncio.run(story())
 
 
-def test_a_member_that_is_given_up_stays_so_if_it_is_killed(tmp_path: Path) -> None:
+def test_a_member_that_is_released_with_a_reason_stays_stopped_if_it_is_killed(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         async with three(tmp_path) as world:
             await with_rows(world, 0)
