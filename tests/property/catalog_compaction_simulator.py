@@ -5,7 +5,9 @@ Every part that still needs a version asks for it after each step: `VersionGone`
 
 - an open transaction: the version in force at its begin
 - a replica: after a restart, the versions of all transactions in its log above its snapshot, for
-  the tables that any version has
+  the tables that can be read: a run drops what only those need that were dropped before all low
+  watermarks. A replica that was given up discards its log instead, and gets a
+  snapshot of the leader
 - an index build: the version in which the index was registered
 - a rebalance: the version whose zone it follows
 - a reader: the version at the low watermark of each node
@@ -46,6 +48,7 @@ ROW = b"row"
 _ROW = Struct(">QQ")
 """The version of the transaction, and the table."""
 AVAILABLE_MS = 1000
+AWAY_MS = 10_000
 
 
 class VersionGone(AssertionError):
@@ -77,6 +80,9 @@ class Simulation:
         self.leader, self.term = "n1", 1
         self.made = 0
         self.trimmed = 0
+        self.rebuilt = 0
+        self.readable = 0
+        """The smallest low watermark in a run that has trimmed; what was dropped before is gone."""
 
     async def start(self) -> None:
         for name in NAMES:
@@ -88,13 +94,14 @@ class Simulation:
                 self.managers[name],
                 self.nodes.cluster.node(),
                 self.nodes.clock,
-                CatalogTrimming(),
+                CatalogTrimming(away_ms=AWAY_MS),
             )
         await self.execute(CreateZone(ZONE, partitions=PARTITIONS, replicas=2))
         zone = self.latest.zone(ZONE)
         assert zone is not None
         for number in range(PARTITIONS):
-            members = NAMES[number : number + 2]
+            # The first one is everywhere: a majority of it is there without a node.
+            members = NAMES[number:]
             group = self.groups[zone.id, number] = SimulatedGroup(members[0])
             for node in members:
                 self.cluster.needs[node].hosted[zone.id, number] = group.add(node)
@@ -207,11 +214,14 @@ class Simulation:
             for opened in [each for each in self.open if each.node == node]:
                 self.end(opened)
             for group in self.groups.values():
-                alive = [each for each in group.replicas if each in self.cluster.alive]
-                if group.leader == node and alive:
-                    group.leader = alive[0]
-                    # Only what a majority has is committed; here all of it is.
-                    group.replicas[alive[0]].applied = len(group.log)
+                self.find_leader(group, node)
+
+    async def be_away(self) -> None:
+        """A node is away for too long: the others do not wait for it."""
+        await self.crash()
+        for _ in range(3):
+            self.nodes.clock.advance(AWAY_MS / 2000)
+            await self.publish_and_trim()
 
     async def restart(self) -> None:
         for node in NAMES:
@@ -221,6 +231,7 @@ class Simulation:
 
     def start_again(self, node: str) -> None:
         """Replay, and raise the low watermark to the earliest version."""
+        self.discard(node)
         for group in self.groups.values():
             if node in group.replicas:
                 for key, value in group.replicas[node].replayed():
@@ -230,11 +241,43 @@ class Simulation:
         earliest = self.managers["n1"].versions.earliest.activation
         needs.low_watermark = max(needs.low_watermark, earliest)
         self.cluster.alive.add(node)
+        self.rebuild()
+
+    def discard(self, node: str) -> None:
+        """A node that knows which of its replicas are given up discards their logs."""
+        for partition, nodes in self.cluster.placed.to_rebuild.items():
+            if node in nodes:
+                self.groups[partition].replicas.pop(node, None)
+                self.cluster.needs[node].hosted.pop(partition, None)
+                self.find_leader(self.groups[partition], node)
+
+    def find_leader(self, group: SimulatedGroup, gone: str) -> None:
+        """Another one, if the leader has gone."""
+        alive = [each for each in group.replicas if each in self.cluster.alive]
+        if group.leader == gone and alive:
+            group.leader = alive[0]
+            # Only what a majority has is committed; here all of it is.
+            group.replicas[alive[0]].applied = len(group.log)
+
+    def rebuild(self) -> None:
+        """Nodes that have discarded their logs get snapshots, if there is a leader."""
+        for node in self.cluster.alive:
+            self.discard(node)
+        left = dict(self.cluster.placed.to_rebuild)
+        for partition, nodes in left.items():
+            group = self.groups[partition]
+            for node in nodes & self.cluster.alive:
+                if group.leader in self.cluster.alive:
+                    self.cluster.needs[node].hosted[partition] = group.add(node)
+                    left[partition] -= {node}
+                    self.rebuilt += 1
+        self.cluster.placed = replace(self.cluster.placed, to_rebuild=left)
 
     def replay(self, node: str, version: int, table_id: int) -> None:
-        """A row of a table that is in no version is skipped."""
+        """A row of a table that cannot be read is skipped."""
         versions = self.managers[node].versions
-        left = range(versions.earliest.version, versions.latest.version + 1)
+        readable = versions.at_time(max(self.readable, versions.earliest.activation))
+        left = range(readable.version, versions.latest.version + 1)
         if any(table_id in versions.at_version(each).objects for each in left):
             self.ask(version, f"the replay on {node}")
 
@@ -285,12 +328,16 @@ class Simulation:
     async def compact(self) -> None:
         await self.run_on(self.leader, self.term)
 
-    async def publish_and_trim(self) -> None:
-        """Enough for a version to become the earliest one, if nothing holds the history."""
+    async def start_and_trim(self) -> None:
+        """With all nodes, or those that are there."""
         starts = self.random.random() < 0.5
         for node in NAMES if starts else ():
             if node not in self.cluster.alive:
                 self.start_again(node)
+        await self.publish_and_trim()
+
+    async def publish_and_trim(self) -> None:
+        """Enough for a version to become the earliest one, if nothing holds the history."""
         await self.pass_time()
         for step in (self.compact, self.apply, self.compact, self.checkpoint):
             await step()
@@ -324,7 +371,11 @@ class Simulation:
             return
         finally:
             self.cluster.lost = set()
+            self.rebuild()
         self.trimmed += done.decision.trims
+        if done.decision.trims:
+            watermarks = (each.low_watermark for each in done.facts.answers.values())
+            self.readable = max(self.readable, min(watermarks))
 
     # --- checks -----------------------------------------------------------------------------
 
@@ -366,6 +417,7 @@ class Simulation:
         for name in list(self.pins):
             await release_pin(self.metastore, name)
         self.pins = {}
+        self.rebuild()
         self.cluster.placed = Placement(self.cluster.placed.assignments)
         self.cluster.lost = set()
         for _ in range(2):
@@ -399,11 +451,12 @@ async def simulate(nodes: Nodes, seed: int, steps: int) -> Simulation:
         simulation.raise_watermarks,
         simulation.pass_time,
         simulation.compact,
-        simulation.publish_and_trim,
+        simulation.start_and_trim,
     ]
     rare = [
         simulation.build,
         simulation.crash,
+        simulation.be_away,
         simulation.restart,
         simulation.rebalance,
         simulation.pin,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lithify.catalog_compaction import decision, pins, published
 from lithify.catalog_compaction.facts import ClusterFacts
 from lithify.tables.keys import PUBLISHED_KEY
-from tests.property.catalog_compaction_simulator import VersionGone, simulate
+from tests.property.catalog_compaction_simulator import Simulation, VersionGone, simulate
 from tests.unit.catalog.manager.nodes import with_nodes
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def test_no_part_of_the_cluster_needs_a_version_that_is_gone(seed: int) -> None:
     async def story(nodes: Nodes) -> None:
         simulation = await simulate(nodes, seed, STEPS)
         event(f"trimmed: {min(simulation.trimmed, 5)}")
+        event(f"rebuilt: {min(simulation.rebuilt, 3)}")
         for manager in simulation.managers.values():
             versions = manager.versions
             assert versions.earliest.version == versions.latest.version
@@ -71,6 +72,7 @@ BREAKS = {
     "missing nodes and replicas": (decision, "_missing", lambda *_: None),
     "replicas that have not published": (published.PublishedTime, "read", time_or_latest),
     "pins": (pins.NamedPins, "holds", nothing),
+    "logs of nodes that were away too long": (Simulation, "discard", nothing),
 }
 
 

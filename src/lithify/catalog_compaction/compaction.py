@@ -53,6 +53,8 @@ class CatalogCompaction(LeaderRuns[CatalogDryRun]):
         self._due = ""
         """Why a run is due; empty if none is."""
         self._led_term = 0
+        self.last: CatalogDryRun | None = None
+        """What the last run of this node has found."""
 
     async def watermark_changed(self, _: int) -> None:
         """The low watermark of this node has changed."""
@@ -86,7 +88,8 @@ class CatalogCompaction(LeaderRuns[CatalogDryRun]):
         # What comes from here on makes one more run due.
         self._due = ""
         control("COLLECT", 0, 0)
-        return await self.runner.run(term)
+        self.last = await self.runner.run(term)
+        return self.last
 
     def _figures(self, dry_run: CatalogDryRun | None, *, is_done: bool) -> dict[str, Any]:
         if dry_run is None:

@@ -16,7 +16,10 @@
    published time only. A dropped table needs no replicas if it is absent at all low watermarks too.
    A table that fails lowers the version to the last one without it.
 5. A node that has not answered for `Waits.away_ms` is not waited for, if in each of its groups a
-   majority has answered with a published time. It is named in `left`: it must be rebuilt.
+   majority has answered with a published time, and if that lets something go. It is named in
+   `left`: before anything is trimmed, its replicas are recorded as to be rebuilt. Those that
+   are recorded are not waited for, and are not counted in a majority; the node may be back, but
+   takes no part with its log.
 
 So an older version is chosen where a newer one is not admissible; all reasons are in the decision.
 """
@@ -60,7 +63,7 @@ class Decision:
     """All holds; a position is the version that stays."""
     aborts: tuple[Abort, ...] = ()
     left: tuple[str, ...] = ()
-    """Nodes that were not waited for."""
+    """Nodes that were away for too long: their replicas must be rebuilt."""
 
     @property
     def trims(self) -> bool:
@@ -72,8 +75,19 @@ def decide(
     versions: CatalogVersions, facts: ClusterFacts, floors: Floors, waits: Waits = _PATIENT
 ) -> Decision:
     """The decision on these facts; see the module."""
-    earliest = versions.earliest.version
+    patient = _decide(versions, facts, floors, frozenset())
     left = frozenset(_left(facts, waits))
+    if not left:
+        return patient
+    decision = _decide(versions, facts, floors, left)
+    return decision if decision.version > patient.version else patient
+
+
+def _decide(
+    versions: CatalogVersions, facts: ClusterFacts, floors: Floors, left: frozenset[str]
+) -> Decision:
+    """The decision if some nodes are not waited for."""
+    earliest = versions.earliest.version
     aborts = list(_unknown(facts, left))
     if aborts:
         stays = Hold("unknown", earliest, aborts[0].describe())
@@ -86,7 +100,7 @@ def decide(
         for hold in stuck
         if hold.position < wanted
     )
-    holds = [*needed, *stuck, *facts.pins, *_kept(versions, facts, floors)]
+    holds = [*needed, *stuck, *facts.pins, *_kept(versions, facts, floors, left)]
     version = max(find_horizon(holds).position, earliest)
     while version > earliest:
         failed = _missing(versions, facts, version, left)
@@ -120,14 +134,14 @@ def _left(facts: ClusterFacts, waits: Waits) -> Iterator[str]:
     for node, away_ms in facts.away_ms.items():
         if waits.away_ms is None or away_ms <= waits.away_ms or node in facts.answers:
             continue
-        groups = [(each, nodes) for each, nodes in facts.assignments.items() if node in nodes]
-        if all(2 * _live(facts, each, nodes) > len(nodes) for each, nodes in groups):
+        groups = [each for each in facts.assignments if node in facts.required(each)]
+        if all(2 * _live(facts, each) > len(facts.assignments[each]) for each in groups):
             yield node
 
 
-def _live(facts: ClusterFacts, partition: Partition, nodes: Iterable[str]) -> int:
+def _live(facts: ClusterFacts, partition: Partition) -> int:
     """The number of nodes with a published replica of a partition."""
-    answers = (facts.answers.get(node) for node in nodes)
+    answers = (facts.answers.get(node) for node in facts.required(partition))
     return sum(bool(each and each.published.get(partition)) for each in answers)
 
 
@@ -167,8 +181,13 @@ def _version_at(versions: CatalogVersions, time: int) -> int:
         return versions.earliest.version
 
 
-def _kept(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> Iterator[Hold]:
-    """The floors, and objects whose directories are not deleted yet."""
+def _kept(
+    versions: CatalogVersions,
+    facts: ClusterFacts,
+    floors: Floors,
+    left: frozenset[str] = frozenset(),
+) -> Iterator[Hold]:
+    """The floors, and objects whose directories are not deleted yet by nodes that may be."""
     latest = versions.latest.version
     if floors.versions_min > 1:
         yield Hold("versions", max(latest - floors.versions_min + 1, 0), str(floors.versions_min))
@@ -176,6 +195,9 @@ def _kept(versions: CatalogVersions, facts: ClusterFacts, floors: Floors) -> Ite
         version = _version_at(versions, add_ms(facts.now, -floors.age_ms))
         yield Hold("age", version, f"{floors.age_ms} ms")
     for removal in versions.latest.removals():
+        if left.issuperset(removal.nodes):
+            # When they are back, they find the removal in the newest version.
+            continue
         if removal.id in versions.earliest.objects and isinstance(
             versions.earliest.objects[removal.id], Removal
         ):
@@ -248,10 +270,9 @@ def _missing_replica(
 ) -> Abort | None:
     for number in range(zone.partitions):
         partition = zone.id, number
-        nodes = facts.assignments.get(partition)
-        if not nodes:
+        if not facts.assignments.get(partition):
             return Abort(AbortKind.NO_ASSIGNMENT, 0, "", partition)
-        for node in sorted(nodes - left):
+        for node in sorted(facts.required(partition) - left):
             if node not in facts.topology:
                 return Abort(AbortKind.MISSING_NODE, 0, node, partition)
             if partition not in facts.answers[node].published:

@@ -65,10 +65,16 @@ class ClusterFacts:
     """As of now."""
     rebalances: Mapping[Partition, int] = field(default_factory=dict)
     """Running ones, and the version whose zone they follow."""
+    to_rebuild: Mapping[Partition, frozenset[str]] = field(default_factory=dict)
+    """Nodes that are assigned a replica and whose log of it does not count: it is rebuilt."""
     pins: tuple[Hold, ...] = ()
     """Named ones; the position is the version that is pinned."""
     away_ms: Mapping[str, int] = field(default_factory=dict)
     """Of members that have not answered: for how long they have not."""
+
+    def required(self, partition: Partition) -> frozenset[str]:
+        """The nodes whose log of a partition counts."""
+        return self.assignments[partition] - self.to_rebuild.get(partition, frozenset())
 
     @property
     def minimum_begin(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -52,11 +53,22 @@ class CatalogDryRun:
         if decision.wanted > decision.version:
             lines.append(f"wanted: version {decision.wanted}")
         lines += [f"not admissible: {abort.describe()}" for abort in decision.aborts]
-        lines += [f"node {node} is not waited for: it must be rebuilt" for node in decision.left]
+        lines += [
+            f"node {node} was away for too long: its replicas are rebuilt when it is back"
+            for node in decision.left
+        ]
+        lines += [
+            f"node {node} has {count} replicas to rebuild"
+            for node, count in sorted(self._to_rebuild().items())
+        ]
         lines += self._nodes()
         if self.declined is not None:
             lines.append(f"a run would do nothing, {self.declined}")
         return "\n".join(lines)
+
+    def _to_rebuild(self) -> dict[str, int]:
+        """By node, the number of replicas that are recorded as to be rebuilt."""
+        return Counter(node for nodes in self.facts.to_rebuild.values() for node in nodes)
 
     def _nodes(self) -> Iterator[str]:
         for node, times in sorted(self.facts.answers.items()):
@@ -83,6 +95,7 @@ class CatalogDryRun:
             "holds": [asdict(hold) for hold in decision.horizon.holds],
             "aborts": [asdict(abort) | {"text": abort.describe()} for abort in decision.aborts],
             "left": list(decision.left),
+            "to_rebuild": self._to_rebuild(),
             "nodes": [
                 {
                     "node": node,

@@ -13,7 +13,8 @@
      publish it. Without the answer of every node there is none. It is not sent if what is published
      already names the same version: an idle cluster writes nothing.
    - **Compaction**: the decision (`decision.py`) on what was published before, then the snapshot of
-     its version, which is published only if the term and the pins are still the same.
+     its version, which is published only if the term and the pins are still the same. If a node is
+     no longer waited for, that is recorded first: its logs may need what the snapshot replaces.
 
 If a stage fails the other one still ends; the error of the compaction is the one that is raised.
 
@@ -64,7 +65,7 @@ class CatalogTrimming:
     """The newest versions that are kept although nothing needs them."""
     age_ms: int = 0
     """What was in force this long ago is kept too."""
-    away_ms: int | None = None
+    away_ms: int | None = 86_400_000
     """A node that does not answer holds the history for this long; None: without limit."""
     timeout_ms: int = 10_000
     """For the answer of a node."""
@@ -72,7 +73,7 @@ class CatalogTrimming:
     def __post_init__(self) -> None:
         check_range("catalog_versions_min", self.versions_min, 1, 2**45)
         check_range("catalog_age_ms", self.age_ms, 0, 2**45)
-        check_range("catalog_away_ms", self.away_ms, 60_000, 2**45)
+        check_range("catalog_away_ms", self.away_ms, 10_000, 2**45)
         check_range("catalog_timeout_ms", self.timeout_ms, 1, 600_000)
 
 
@@ -84,6 +85,8 @@ class Placement:
     """The nodes that have a replica, as of now."""
     rebalances: Mapping[Partition, int] = field(default_factory=dict)
     """Running ones, and the version of the catalog whose zone they follow."""
+    to_rebuild: Mapping[Partition, frozenset[str]] = field(default_factory=dict)
+    """Nodes whose replica is rebuilt."""
 
 
 class TrimmedCatalog(Protocol):
@@ -112,6 +115,9 @@ class TrimmedCluster(Protocol):
 
     async def placement(self) -> Placement:
         """Of the partitions of tables, as of now."""
+
+    async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
+        """Have all replicas on nodes be rebuilt, durably; False if that was not possible."""
 
 
 class CatalogRunner:
@@ -144,7 +150,7 @@ class CatalogRunner:
         """A run of the coordinator of a term."""
         fence = await self._take(term)
         dry_run, pins = await self._plan()
-        trimming = self._trim(dry_run.decision, (fence, pins.unchanged))
+        trimming = self._trim(dry_run.decision, fence, pins)
         stages = trimming, self._publish(dry_run, term)
         trimmed, published = await asyncio.gather(*stages, return_exceptions=True)
         for error in (trimmed, published):
@@ -167,6 +173,8 @@ class CatalogRunner:
             named = [hold for hold in holds if hold.position < version]
             if named or not force:
                 raise RunRefused("holds", _why_not(version, decision, dry_run.now_ms, named))
+        if not await self._give_up(decision, fence):
+            raise RunRefused("replicas", "where they are has changed; try again")
         return await self._catalog.snapshot(version, (fence, pins.unchanged))
 
     # --- steps ------------------------------------------------------------------------------
@@ -196,17 +204,19 @@ class CatalogRunner:
             self._cluster.placement(), read_pins(self._metastore)
         )
         now_ms = self._clock.now_ms()
-        assigned = topology.union(*placement.assignments.values())
+        versions = self._catalog.versions
+        removals = (each.nodes for each in versions.latest.removals())
+        assigned = topology.union(*placement.assignments.values(), *removals)
         facts = ClusterFacts(
             now=self._catalog.now(),
             topology=topology,
             answers=answers,
             assignments=placement.assignments,
             rebalances=placement.rebalances,
+            to_rebuild=placement.to_rebuild,
             pins=pins.holds(now_ms),
             away_ms=self._away_ms(assigned, answers),
         )
-        versions = self._catalog.versions
         # In a thread: a catalog may have many thousands of tables.
         decision = await asyncio.to_thread(decide, versions, facts, self._floors, self._waits)
         return CatalogDryRun(decision, facts, versions.latest.version, now_ms), pins
@@ -248,9 +258,16 @@ class CatalogRunner:
             # It may have published. The next run tries again.
             log.info("a node has not published", node=node, reason=str(error) or "in time")
 
-    async def _trim(self, decision: Decision, demands: tuple[Compare, ...]) -> None:
-        if decision.trims:
-            await self._catalog.snapshot(decision.version, demands)
+    async def _trim(self, decision: Decision, fence: Compare, pins: NamedPins) -> None:
+        if decision.trims and await self._give_up(decision, fence):
+            await self._catalog.snapshot(decision.version, (fence, pins.unchanged))
+
+    async def _give_up(self, decision: Decision, fence: Compare) -> bool:
+        """Record, before anything goes that they need, that nodes are not waited for."""
+        if not decision.left:
+            return True
+        log.warning("the replicas of nodes are given up", nodes=", ".join(decision.left))
+        return await self._cluster.give_up(decision.left, (fence,))
 
 
 def _version_of(versions: CatalogVersions, time: int) -> int:

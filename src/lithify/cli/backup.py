@@ -72,6 +72,9 @@ def backup(
         ):
             for name in names:
                 print_line(f"  {what}: {name}")
+        if report.table_partitions:
+            what = f"the rows of tables, in {report.table_partitions} partitions"
+            print_line(f"  not saved: {what}; save them with 'lithify tables scan'")
     if report.damaged:
         raise typer.Exit(FAILED)
 

@@ -59,6 +59,7 @@ from lithify.metastore.maintenance import maintained
 from lithify.node.catalog.changes_in_bounded_time import BoundedChanges, ChangeUnknown
 from lithify.node.catalog.maintenance import CatalogMaintenance
 from lithify.node.cluster_thread import ClusterThread
+from lithify.node.directories import METASTORE, RAFT, TABLES
 from lithify.node.named_peers import check_named_peers
 from lithify.node.node_registry import NodeAddresses, NodeRegistry
 from lithify.node.raft_settings import make_raft_settings
@@ -88,16 +89,10 @@ if TYPE_CHECKING:
     from lithify.node.settings import NodeSettings
     from lithify.raft.core import Config
 
-__all__ = ["RAFT", "Cluster"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 
-RAFT = "raft"
-"""The directory of the Raft node, in the data directory."""
-METASTORE = "metastore"
-"""The directory of the reports of the metastore's history."""
-TABLES = "tables"
-"""The directory with the low watermark."""
 IN_CLUSTER = ActivationTiming(delay_ms=500, skew_ms=500)
 SAY_S = 1.0
 """A wait for other nodes that takes longer is logged; an election takes about as long."""
@@ -136,7 +131,8 @@ class Cluster:
         events: EventSink = ignore_events,
     ) -> None:
         given = make_raft_settings(settings, fs, f"{directory}/{RAFT}", GROUP)
-        given = replace(given, group=replace(given.group, clock=clock), queue=queue)
+        group = replace(given.group, clock=clock)
+        given = replace(given, group=group, queue=queue, holds=_is_partition)
         self._fs = fs
         self._data = directory
         self._keeping = settings.metastore_history
@@ -169,6 +165,7 @@ class Cluster:
         self.tables: Tables | None = None
         self.scans: ScanHolds | None = None
         """Both are None if the cluster is only read."""
+        self._table_work: TableWork | None = None
         self.catalog: CatalogManager
         self.metastore: LocalMetastore
 
@@ -289,6 +286,11 @@ class Cluster:
         """
         return await self._changes.run(partial(self.catalog.execute, commands, is_long=is_long))
 
+    async def until_built(self) -> None:
+        """Wait until the indexes of all tables are built."""
+        if self._table_work is not None:
+            await self._table_work.until_built()
+
     async def _begin(self) -> None:
         node = self._thread.node
         has_port = node.settings.listen is not None
@@ -373,7 +375,7 @@ class Cluster:
         builds = IndexBuilds(
             self.name, metastore, self.catalog, hosting, tables.active, self._alive
         )
-        work = TableWork(tables, zones, builds, self._table_settings)
+        work = self._table_work = TableWork(tables, zones, builds, self._table_settings)
         self.catalog.listen(work.catalog_changed)
         self.node.listeners.on_leader(work.leader_changed)
         return work.works()
@@ -512,7 +514,11 @@ def _wait(future: Future[T]) -> T:
                 return future.result()
 
 
+def _is_partition(group: str) -> bool:
+    return parse_group(group) is not None
+
+
 def _machine_of(group: str) -> MetastoreMachine:
-    if group != GROUP and parse_group(group) is None:
+    if group != GROUP and not _is_partition(group):
         raise InvalidInput(f"this node runs no group {group}")
     return MetastoreMachine()

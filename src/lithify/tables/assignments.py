@@ -4,7 +4,8 @@
 
 `stable` are the nodes of the partition's Raft group, the first of which creates it. The group is
 `formed` when it may take commands: it then exists, and is not created again. One that is
-`ending` is dropped; then the key goes. `pending` are the nodes that it is moved to.
+`ending` is dropped; then the key goes. `pending` are the nodes that it is moved to. Nodes of
+`stable` in `to_rebuild` were away for too long: their replicas are rebuilt (`partitions.py`).
 
 The nodes are chosen by rendezvous hashing among the members of the cluster, not among those that
 are alive: each partition ranks all members by a hash of both. So a member that is added or removed
@@ -19,7 +20,7 @@ import json
 import re
 import struct
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import mmh3
@@ -56,7 +57,7 @@ Partition = tuple[int, int]
 """The id of a zone, and the number of one of its partitions."""
 
 PREFIX = b"tables/assignments/"
-CREATED_TOGETHER = 256
+CHANGED_TOGETHER = 256
 _KEY = struct.Struct(">II")
 _GROUP = re.compile(r"zone-(\d+)-(\d+)")
 
@@ -71,6 +72,7 @@ class Assignment:
     pending: tuple[str, ...] = ()
     formed: bool = False
     ending: bool = False
+    to_rebuild: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """The value in the metastore."""
@@ -86,6 +88,7 @@ class Assignment:
             tuple(row["pending"]),
             row["formed"],
             row["ending"],
+            tuple(row.get("to_rebuild", ())),
         )
 
 
@@ -197,11 +200,33 @@ class Assignments:
     async def create(self, wanted: Mapping[Partition, Assignment]) -> None:
         """Create assignments; those that exist stay."""
         items = list(wanted.items())
-        for at in range(0, len(items), CREATED_TOGETHER):
-            part = items[at : at + CREATED_TOGETHER]
+        for at in range(0, len(items), CHANGED_TOGETHER):
+            part = items[at : at + CHANGED_TOGETHER]
             compares = tuple(Compare(assignment_key(each), Condition.ABSENT) for each, _ in part)
             puts = tuple(Put(assignment_key(each), new.encode()) for each, new in part)
             await self._metastore.transact(Transaction(compares, puts))
+
+    async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
+        """Have the replicas on nodes be rebuilt; False if an assignment or a demand has changed.
+
+        Then some may be changed: each change stands for itself.
+        """
+        wanted: list[tuple[Compare, Put]] = []
+        known, _ = await self.read()
+        for partition, each in known.items():
+            old = each.assignment
+            to_rebuild = tuple(sorted(set(old.stable).intersection(nodes).union(old.to_rebuild)))
+            if to_rebuild != old.to_rebuild:
+                key = assignment_key(partition)
+                put = Put(key, replace(old, to_rebuild=to_rebuild).encode())
+                wanted.append((Compare(key, Condition.REVISION, each.revision), put))
+        for at in range(0, len(wanted), CHANGED_TOGETHER):
+            part = wanted[at : at + CHANGED_TOGETHER]
+            compares = (*demands, *(compare for compare, _ in part))
+            done = await self._metastore.transact(Transaction(compares, tuple(p for _, p in part)))
+            if not done.succeeded:
+                return False
+        return True
 
     async def replace(self, partition: Partition, old: Assigned, new: Assignment | None) -> bool:
         """Change an assignment, or delete it, if it is as it was known."""

@@ -34,6 +34,9 @@ SWEEP_S = 1.0
 BUILD_S = 0.2
 """The interval at which unfinished indexes are checked."""
 WATERMARK_S_MAX = 30.0
+CHECK_S = 0.02
+STUCK_S = 10.0
+"""A wait for indexes ends with the error that has lasted for this time."""
 
 log = get_logger("lithify.tables")
 
@@ -99,6 +102,15 @@ class TableWork:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._tables.handles.sweep()
+
+    async def until_built(self) -> None:
+        """Wait until all indexes are built, also those that an earlier process has begun."""
+        failing_s = 0.0
+        while self._builds.is_building:
+            await asyncio.sleep(CHECK_S)
+            failing_s = 0.0 if self._builds.error is None else failing_s + CHECK_S
+            if self._builds.error is not None and failing_s > STUCK_S:
+                raise self._builds.error
 
     async def _build(self) -> None:
         while True:

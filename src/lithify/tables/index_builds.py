@@ -22,6 +22,7 @@ One event loop.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lithify.catalog.commands.indexes import (
@@ -33,7 +34,7 @@ from lithify.catalog.commands.indexes import (
 from lithify.catalog.objects import IndexStatus, TableDescriptor, ZoneDescriptor
 from lithify.errors import LithifyError
 from lithify.logger import get_logger
-from lithify.metastore.errors import MetastoreUnavailable
+from lithify.metastore.errors import MetastoreUnavailable, TimeCompacted
 from lithify.metastore.transaction import (
     Compare,
     Condition,
@@ -101,6 +102,8 @@ class IndexBuilds:
         """Keys that this node has put."""
         self._is_clean = False
         """Are there no keys of indexes that need none?"""
+        self.error: LithifyError | None = None
+        """Why the last step could not do everything, if it could not."""
 
     def unfinished(self) -> list[IndexDescriptor]:
         """The indexes that are in force and have a next status."""
@@ -111,6 +114,11 @@ class IndexBuilds:
             for index in catalog.indexes_of(table.id)
             if index.status is not IndexStatus.AVAILABLE
         ]
+
+    @property
+    def is_building(self) -> bool:
+        """Is an index not built yet?"""
+        return any(index.status is not IndexStatus.STOPPING for index in self.unfinished())
 
     async def step(self) -> bool:
         """Do what can be done now; returns whether more is to be done."""
@@ -129,7 +137,10 @@ class IndexBuilds:
             else:
                 self._is_clean = not unfinished
         except LithifyError as error:
+            self.error = error
             log.info("index builds wait", reason=str(error))
+        else:
+            self.error = None
         return True
 
     async def _say(self, index: IndexDescriptor, what: bytes, value: bytes) -> None:
@@ -186,8 +197,10 @@ class IndexBuilds:
             if partition[0] != table.zone_id or _keys_of(index.id, what) + _DONE in self._said:
                 continue
             try:
-                # From here on every commit in the partition knows the index.
-                await store.revision_at(index.updated)
+                # From here on every commit in the partition knows the index. If the history of
+                # then is gone, the time of the group is above it.
+                with suppress(TimeCompacted):
+                    await store.revision_at(index.updated)
                 while not await build_batch(store, table, index):
                     await asyncio.sleep(0)
             except NotUnique as error:

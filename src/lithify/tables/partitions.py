@@ -8,6 +8,13 @@
    partition takes commands.
 2. The leader of a group adds nodes of the assignment that are not members, when they are connected.
 3. A group without an assignment is dropped by its leader: it was created for one that had gone.
+4. A node that the catalog's history no longer waits for is in `to_rebuild` of its assignments. The
+   leader of each group removes it. When the node is back it takes no part in these groups, replays
+   nothing of them, and deletes their files as soon as it knows that it was removed. Then it takes
+   itself out of `to_rebuild`, and is added as a new member: it gets a snapshot.
+
+A node that starts does not know that yet. So the groups of partitions are held
+(`raft/node/held_members.py`) until it has read the assignments.
 
 Requests to a partition go to its group, on whatever node that is. Each node removes what no read
 above the floor can see, as it does for the metastore (`metastore/maintenance.py`). Of an idle group
@@ -30,8 +37,10 @@ from lithify.metastore.lease_expiry import CHECK_S
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.metastore.maintenance import MetastoreMaintenance
 from lithify.metastore.transaction import prefix_range
+from lithify.raft.core import MemberStopped
 from lithify.raft.errors import GroupAbsent, MemberNotReached
 from lithify.raft.net.client_operations import ClientOperation
+from lithify.raft.node.held_members import release
 from lithify.tables.assignments import (
     PREFIX,
     Assignments,
@@ -60,6 +69,8 @@ LOOK_S = 5.0
 MAINTAIN_S = 1.0
 AT_ONCE = 16
 """Groups that are created or changed at once."""
+
+GIVEN_UP = "this node was away for too long: its replica is rebuilt"
 
 log = get_logger("lithify.tables")
 
@@ -93,8 +104,9 @@ class PartitionHosting:
         return found
 
     def hosted(self) -> dict[Partition, LocalMetastore]:
-        """The partitions with a member on this node."""
-        found = (parse_group(name) for name in self._node.groups)
+        """The partitions with a member on this node that takes part."""
+        groups = self._node.groups.items()
+        found = (parse_group(name) for name, group in groups if group.stopped is None)
         return {each: self.store(each) for each in found if each is not None}
 
     def led(self) -> dict[Partition, LocalMetastore]:
@@ -148,6 +160,10 @@ class PartitionHosting:
             await asyncio.sleep(AGAIN_S)
 
     def _take_change(self) -> None:
+        if not self._loaded:
+            known = self.assignments.known.items()
+            mine = (each for each, found in known if self._own in found.assignment.to_rebuild)
+            release(self._node, {group_name(each): GIVEN_UP for each in mine})
         self._loaded = True
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -175,9 +191,13 @@ class PartitionHosting:
             if partition in self._busy or assignment.ending:
                 continue
             group = self._node.groups.get(group_name(partition))
-            if not assignment.formed:
+            if self._own in assignment.to_rebuild:
+                found[partition] = self._discard(partition, known)
+            elif not assignment.formed:
                 if assignment.stable[0] == self._own:
                     found[partition] = self._form(partition, known)
+            elif group is not None and self._surplus(group, known):
+                found[partition] = self._remove(group, partition, known)
             elif group is not None and self._missing(group, known):
                 found[partition] = self._add(group, partition, known)
         for partition in self.led().keys() - self.assignments.known.keys() - self._busy:
@@ -227,12 +247,44 @@ class PartitionHosting:
         if not group.leading_term:
             return set()
         missing = set(known.assignment.stable) - group.config.members
+        missing -= set(known.assignment.to_rebuild)
         return missing.intersection(self._node.transport.connected)
+
+    def _surplus(self, group: Group[Any], known: Assigned) -> set[str]:
+        """Nodes that this one has to remove from a group, because their replicas are given up."""
+        if not group.leading_term:
+            return set()
+        return set(known.assignment.to_rebuild).intersection(group.config.members)
+
+    async def _remove(self, group: Group[Any], partition: Partition, known: Assigned) -> None:
+        for node in sorted(self._surplus(group, known)):
+            log.warning("a replica is given up", group=group_name(partition), node=node)
+            await self._change(partition, f"-{node}")
+
+    async def _discard(self, partition: Partition, known: Assigned) -> None:
+        """The replica on this node is given up."""
+        name = group_name(partition)
+        group = self._node.groups.get(name)
+        if group is not None:
+            # The group removes this node; then its files go.
+            if group.stopped is None:
+                group.stop(MemberStopped(GIVEN_UP))
+                self._node.mark(group)
+            await asyncio.sleep(AGAIN_S)
+        elif not self._node.is_waiting(name):
+            left = tuple(node for node in known.assignment.to_rebuild if node != self._own)
+            await self.assignments.replace(
+                partition, known, replace(known.assignment, to_rebuild=left)
+            )
+            log.info("a replica is rebuilt", group=name)
 
     async def _add(self, group: Group[Any], partition: Partition, known: Assigned) -> None:
         for node in sorted(self._missing(group, known)):
-            body = json.dumps({"change": f"+{node}", "book": {}}).encode()
-            await self._node.requests.ask(group_name(partition), ClientOperation.CHANGE, body)
+            await self._change(partition, f"+{node}")
+
+    async def _change(self, partition: Partition, change: str) -> None:
+        body = json.dumps({"change": change, "book": {}}).encode()
+        await self._node.requests.ask(group_name(partition), ClientOperation.CHANGE, body)
 
     async def _drop(self, partition: Partition) -> None:
         # The assignments that are known here may be behind.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.catalog_compaction.node_times import LocalTimes
@@ -12,12 +13,12 @@ from lithify.metastore.metastore import KeyValue, Outcome
 from lithify.metastore.transaction import Put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from lithify.catalog.manager.manager import CatalogManager
     from lithify.catalog_compaction.facts import NodeTimes
     from lithify.catalog_compaction.published import Replica
-    from lithify.metastore.transaction import Transaction
+    from lithify.metastore.transaction import Compare, Transaction
     from lithify.tables.assignments import Partition
 
 
@@ -58,6 +59,8 @@ class SimulatedCluster:
         self.local = {name: LocalTimes(name, self.needs[name], at_once) for name in managers}
         self.alive = set(managers)
         self.placed = Placement()
+        self.gives_up = True
+        """Can it be recorded that replicas are given up?"""
         self.lost: set[str] = set()
         """The next answers of these nodes are lost, after the question was carried out."""
         self.asked = 0
@@ -82,6 +85,16 @@ class SimulatedCluster:
 
     async def placement(self) -> Placement:
         return self.placed
+
+    async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
+        assert demands
+        if self.gives_up:
+            found = {
+                each: self.placed.to_rebuild.get(each, frozenset()) | assigned.intersection(nodes)
+                for each, assigned in self.placed.assignments.items()
+            }
+            self.placed = replace(self.placed, to_rebuild=found)
+        return self.gives_up
 
     def _check(self, node: str) -> None:
         if node not in self.alive:

@@ -320,3 +320,45 @@ def test_a_dead_node_is_left_after_the_configured_time_if_a_majority_of_its_grou
     two = answer(facts, "n2", published={})
     assert not decide(made.versions, two, NONE, Waits(1000)).trims
     assert decide(made.versions, two, NONE, Waits(1000)).left == ()
+
+
+def test_a_replica_to_rebuild_is_not_counted_in_a_majority() -> None:
+    made = past()
+    facts = made.facts()
+    everywhere = dict.fromkeys(facts.assignments, frozenset({"n1", "n2", "n3"}))
+    for node in facts.answers:
+        facts = answer(facts, node, published=dict.fromkeys(everywhere, time_of(4)))
+    facts = without(replace(facts, assignments=everywhere, away_ms={"n3": 1001}), "n3")
+    given_up = dict.fromkeys(everywhere, frozenset({"n2"}))
+    decision = decide(made.versions, replace(facts, to_rebuild=given_up), NONE, Waits(1000))
+    assert (decision.trims, decision.left) == (False, ())
+
+
+def test_a_node_that_is_back_needs_no_replica_that_is_to_be_rebuilt() -> None:
+    made = past()
+    facts = made.facts()
+    partition = next(each for each, nodes in facts.assignments.items() if "n3" in nodes)
+    facts = answer(facts, "n3", published={})
+    assert kinds(decided(made, facts))[0] is AbortKind.MISSING_GROUP
+    facts = replace(facts, to_rebuild={partition: frozenset({"n3"})})
+    assert decided(made, facts).version == 4
+
+
+def test_no_node_is_left_while_something_else_holds_the_history() -> None:
+    made = past()
+    facts = made.facts()
+    everywhere = dict.fromkeys(facts.assignments, frozenset({"n1", "n2", "n3"}))
+    for node in facts.answers:
+        facts = answer(facts, node, published=dict.fromkeys(everywhere, time_of(4)))
+    facts = without(replace(facts, assignments=everywhere, away_ms={"n3": 1001}), "n3")
+    pinned = replace(facts, pins=(Hold("pin export", 1),))
+    decision = decide(made.versions, pinned, NONE, Waits(1000))
+    assert (decision.version, decision.left) == (1, ())
+
+
+def test_a_deletion_that_only_a_dead_node_has_left_open_holds_the_history_for_a_time() -> None:
+    made = removed()
+    facts = without(made.facts(assignments={}, away_ms={"n1": 1001}), "n1")
+    assert "removal" in blocking(decide(made.versions, facts, NONE, Waits(1001)))
+    decision = decide(made.versions, facts, NONE, Waits(1000))
+    assert (decision.version, decision.left) == (made.latest.version, ("n1",))

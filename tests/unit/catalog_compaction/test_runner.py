@@ -13,9 +13,15 @@ from lithify.catalog.errors import CatalogVersionNotFound
 from lithify.catalog.update_log.errors import SnapshotRefused
 from lithify.catalog_compaction.facts import AbortKind
 from lithify.catalog_compaction.pins import NamedPin, place_pin
-from lithify.catalog_compaction.runner import CatalogRunner, CatalogTrimming, Placement
+from lithify.catalog_compaction.runner import (
+    COORDINATOR,
+    CatalogRunner,
+    CatalogTrimming,
+    Placement,
+)
 from lithify.errors import InvalidSetting, RunRefused
 from lithify.hybrid_time import add_ms, timestamp
+from lithify.metastore.transaction import Compare, Condition
 from tests.unit.catalog.manager.nodes import Nodes, with_nodes
 from tests.unit.catalog_compaction.clusters import SimulatedCluster, SimulatedGroup
 from tests.unit.catalog_compaction.histories import ZONE, table
@@ -305,9 +311,41 @@ def test_a_node_that_was_silent_for_the_configured_time_is_not_waited_for() -> N
             assert dry_run.decision.left == ()
         assert stage.earliest < stage.latest
         nodes.clock.advance(2 * 3600)
+        stage.cluster.gives_up = False
+        dry_run = await runner.run(1)
+        # What it may need stays until it is recorded that its log does not count.
+        assert (dry_run.decision.left, stage.earliest < stage.latest) == (("n3",), True)
+        with pytest.raises(RunRefused, match="where they are has changed"):
+            await runner.snapshot(1, stage.latest, force=False)
+        stage.cluster.gives_up = True
         dry_run = await runner.run(1)
         assert (dry_run.decision.left, dry_run.decision.version) == (("n3",), stage.latest)
-        assert "node n3 is not waited for: it must be rebuilt" in dry_run.explain()
+        assert "node n3 was away for too long: its replicas are rebuilt" in dry_run.explain()
+        assert set(stage.cluster.placed.to_rebuild.values()) == {frozenset({"n3"})}
+        assert stage.earliest == stage.latest
+
+    with_nodes(story)
+
+
+def test_another_coordinator_does_not_wait_for_replicas_to_rebuild() -> None:
+    async def story(nodes: Nodes) -> None:
+        stage = await staged(nodes)
+        await stage.hours_pass()
+        await settled(stage)
+        await stage.define("a")
+        await stage.hours_pass()
+        stage.cluster.alive = {"n1", "n2"}
+        runner = stage.runner("n2")
+        for _ in range(3):
+            dry_run = await runner.run(2)
+            stage.durable()
+        assert [each.kind for each in dry_run.decision.aborts] == [AbortKind.MISSING_NODE]
+        fence = Compare(COORDINATOR, Condition.REVISION, 0)
+        await stage.cluster.give_up(["n3"], (fence,))
+        dry_run = await runner.run(2)
+        assert (dry_run.decision.version, dry_run.decision.left) == (stage.latest, ())
+        assert "node n3 has 1 replicas to rebuild" in dry_run.explain()
+        assert dry_run.row()["to_rebuild"] == {"n3": 1}
 
     with_nodes(story)
 

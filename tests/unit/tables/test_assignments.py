@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
 from lithify.catalog.objects import ZoneDescriptor
 from lithify.clock import ManualClock
+from lithify.metastore.transaction import Compare, Condition, Put, Transaction
 from lithify.tables.assignments import (
     Assignment,
     Assignments,
@@ -100,3 +102,33 @@ def test_a_node_follows_the_assignments_that_others_change() -> None:
             await following
 
     asyncio.run(story())
+
+
+def test_replicas_are_marked_for_a_rebuild_only_while_the_demands_hold() -> None:
+    async def story() -> None:
+        cluster = MemoryMetastoreCluster(ManualClock())
+        metastore = cluster.node()
+        assignments = Assignments(metastore)
+        there = Assignment(("n1", "n2", "n3"), 3, formed=True)
+        elsewhere = Assignment(("n1", "n2"), 3, formed=True)
+        await assignments.create({(5, number): there for number in range(300)})
+        await assignments.create({(6, 0): elsewhere})
+        fence = Compare(b"coordinator", Condition.REVISION, 0)
+        assert await assignments.give_up(["n3"], (fence,))
+        await assignments.load()
+        known = {each: found.assignment for each, found in assignments.known.items()}
+        assert known.pop((6, 0)) == elsewhere
+        assert set(known.values()) == {replace(there, to_rebuild=("n3",))}
+        await metastore.transact(Transaction(then=(Put(b"coordinator", b"other"),)))
+        assert not await assignments.give_up(["n2"], (fence,))
+        before, _ = await assignments.read()
+        assert before == assignments.known
+
+    asyncio.run(story())
+
+
+def test_an_assignment_of_an_earlier_release_has_no_replica_to_rebuild() -> None:
+    old = b'{"stable":["n1"],"version":3,"pending":[],"formed":true,"ending":false}'
+    assert Assignment.parse(old) == Assignment(("n1",), 3, formed=True)
+    new = Assignment(("n1", "n2"), 3, to_rebuild=("n2",))
+    assert Assignment.parse(new.encode()) == new

@@ -435,7 +435,9 @@ def test_a_reader_on_one_node_holds_the_floors_that_others_raise(
     reader.do("commit", handle)
     [store] = leader.tables.hosted().values()
     until(lambda: store.state.floor > 0)
-    until(lambda: store.state.keys.row_count == 1)
+    keys = store.state.keys
+    # Each key has one version; a run of catalog compaction may have added a key of its own.
+    until(lambda: keys.row_count == len(list(keys.present(b"", b""))))
     with pytest.raises(TimeTooOld):
         reader.do("get", "orders", key(1, 1), at=at)
 

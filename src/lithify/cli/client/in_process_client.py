@@ -9,7 +9,9 @@ response or for its next piece:
 2. `pieces` runs the loop until the application has sent another piece. The loop stops while the
    command processes it, so the application is at most a few pieces ahead.
 3. When the command has read as much of the response as it needs, the task is cancelled.
-4. `close` cancels the runs of compaction, which the next run resumes, and waits for all threads.
+4. A command that has changed something waits until all indexes of tables are built, because nothing
+   builds them after it. That also finishes what a command that was killed has begun.
+5. `close` cancels the runs of compaction, which the next run resumes, and waits for all threads.
 
 The caller owns the directory, so no access is checked. Ctrl-C is raised where the loop runs.
 """
@@ -79,6 +81,8 @@ class ProcessClient(Client):
         self._node = node
         self._target = target
         self._loop = asyncio.new_event_loop()
+        self._has_changed = False
+        """Was a request sent that may change something?"""
         self._stack = ExitStack()
         self._stack.callback(self._loop.close)
         node.blobs.peers = _AnyPeers()
@@ -100,9 +104,16 @@ class ProcessClient(Client):
         trace: TracebackType | None,
     ) -> None:
         with self._stack:
+            if kind is None and self._has_changed:
+                self.finish()
             # End the runs first: they use the session, which the stack closes.
             self._node.topics.compactions.close()
             self._node.blobs.compactions.close()
+
+    def finish(self) -> bool:
+        """See `Client`."""
+        self._node.cluster.ask(self._node.cluster.until_built)
+        return True
 
     def start_spark(self, status_path: str) -> None:
         """See `Client`."""
@@ -128,6 +139,7 @@ class ProcessClient(Client):
         timeout_s: float | None,  # noqa: ARG002  (a disk takes as long as it takes)
     ) -> Iterator[Answer]:
         """See `Client`."""
+        self._has_changed |= method != "GET"
         with without_collections():
             from lithify.http.app import add_routes
 

@@ -68,6 +68,13 @@ class Client(ABC):
         A node starts its own.
         """
 
+    def finish(self) -> bool:
+        """Wait for what changes have begun, if nothing continues it after the command.
+
+        Returns whether it is finished. A node finishes it by itself.
+        """
+        return False
+
     @contextmanager
     def open(
         self,

@@ -34,7 +34,7 @@ def status(data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
         [
             each["name"],
             each["role"] + (", leads" if each["leads"] else ""),
-            "alive" if each["alive"] else "silent",
+            _state(each),
             *(each[name] or "-" for name in ("cluster", "pulsar", "http", "version")),
         ]
         for each in found["nodes"]
@@ -43,6 +43,12 @@ def status(data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
         row[4] = each["pulsar"] or each["pulsar_tls"] or "-"
     columns = ("node", "role", "state", "cluster", "pulsar", "http", "version")
     print_table("Nodes", columns, rows)
+
+
+def _state(node: dict[str, Any]) -> str:
+    state = "alive" if node["alive"] else "silent"
+    count = node["replicas_to_rebuild"]
+    return f"{state}, to be rebuilt ({count} replicas)" if count else state
 
 
 def _print_numbers(found: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from lithify.cli.input import confirm_delete
 from lithify.cli.options import AsJson, Data, Url, Yes
 from lithify.cli.output import print_json, print_result, print_table
 from lithify.cli.tables.values import Table, parse_text, path_of
+from lithify.errors import LithifyError
+from lithify.exit_codes import CONFLICT
 
 __all__ = ["Index", "alter", "create", "drop", "indexes", "list_tables", "show"]
 
@@ -20,6 +22,17 @@ Index = Annotated[str, typer.Argument(metavar="INDEX", help="The name of the ind
 IndexColumns = Annotated[
     list[str], typer.Option("--column", metavar="COLUMN", help="A column; in this order.")
 ]
+
+
+class IndexNotUnique(LithifyError):
+    """The build of an index has found rows that it must not have, and has dropped it."""
+
+    exit_code = CONFLICT
+
+    def __init__(self, table: str, index: str) -> None:
+        what = f"unique index {index} of table {table} is dropped"
+        super().__init__(f"{what}: two rows have the same values in its columns")
+
 
 indexes = typer.Typer(help="Create, drop and verify indexes of a table.", no_args_is_help=True)
 
@@ -175,12 +188,18 @@ def create_index(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create an index; it is built in the background over existing rows."""
+    """Create an index. A node builds it in the background; with --data it is built at once."""
     path = path_of(table, "indexes", index)
+    done = "is being built"
     with open_client(data, url) as client:
         body = {"columns": column, "unique": unique}
         found = client.call("PUT", path, body, timeout_s=CHANGE_S)
-    print_result(found, f"index {index} of table {table} is being built", as_json=as_json)
+        if client.finish():
+            done = "is available"
+            left = client.call("GET", path_of(table))["indexes"]
+            if index not in [each["name"] for each in left]:
+                raise IndexNotUnique(table, index)
+    print_result(found, f"index {index} of table {table} {done}", as_json=as_json)
 
 
 @indexes.command("drop")

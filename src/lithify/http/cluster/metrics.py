@@ -12,6 +12,7 @@
     lithify_catalog_compaction_runs_total{result}         by this node
     lithify_catalog_compaction_removed_total              versions
     lithify_nodes{state}                         members that are alive or silent
+    lithify_table…, lithify_catalog_hold…        see `http/tables/meters.py`
     lithify_cluster_problems                     see `overview.py`
 
 `read_meters` runs in the cluster thread; `cluster_metrics` in any.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from lithify.http.cluster.overview import read_overview
+from lithify.http.tables.meters import read_table_meters, table_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +82,7 @@ async def read_meters(cluster: ClusterAccess) -> dict[str, Any]:
         "leader_changes": cluster.leader_changes,
         "record": record,
         "trimmed": trimmed,
+        "tables": await read_table_meters(cluster),
     }
 
 
@@ -132,6 +135,8 @@ def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     nodes.add_metric(("alive",), alive)
     nodes.add_metric(("silent",), len(found["nodes"]) - alive)
     yield nodes
+    if found["tables"] is not None:
+        yield from table_metrics(found["tables"])
     problems = len(found["problems"])
     yield _gauge("lithify_cluster_problems", "Problems that the health check names.", problems)
 

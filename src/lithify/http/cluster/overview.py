@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import LithifyError
 from lithify.metastore.local_metastore import GROUP
+from lithify.raft.node.held_members import HeldMember
+from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
     from lithify.http.cluster.access import ClusterAccess
@@ -26,6 +29,7 @@ async def read_overview(cluster: ClusterAccess) -> dict[str, Any]:
     identity, group = node.identity, node.groups.get(GROUP)
     config = None if group is None else group.config
     leader = "" if group is None else group.leader
+    to_rebuild = count_to_rebuild(cluster)
     rows = []
     for name, each in sorted(cluster.nodes().items()):
         role = "none"
@@ -37,6 +41,7 @@ async def read_overview(cluster: ClusterAccess) -> dict[str, Any]:
                 "role": role,
                 "leads": name == leader,
                 "alive": each.is_alive,
+                "replicas_to_rebuild": to_rebuild[name],
                 "cluster": each.cluster,
                 "pulsar": each.pulsar,
                 "pulsar_tls": each.pulsar_tls,
@@ -63,6 +68,14 @@ async def read_overview(cluster: ClusterAccess) -> dict[str, Any]:
     }
 
 
+def count_to_rebuild(cluster: ClusterAccess) -> Counter[str]:
+    """By node, the number of replicas of tables that it has to rebuild, as known here."""
+    if cluster.tables is None:
+        return Counter()
+    known = cluster.tables.hosting.assignments.known.values()
+    return Counter(node for each in known for node in each.assignment.to_rebuild)
+
+
 async def _metastore(cluster: ClusterAccess) -> dict[str, int] | None:
     """The numbers of the state that is applied here; None if this node is no member."""
     try:
@@ -73,12 +86,18 @@ async def _metastore(cluster: ClusterAccess) -> dict[str, int] | None:
     return asdict(status) | indexes
 
 
+def _what(key: str) -> str:
+    name = group_of(key)
+    return "the metastore" if name == GROUP else f"group {name}"
+
+
 def find_problems(cluster: ClusterAccess) -> list[str]:
     """What keeps this node from changing, or from knowing, the definitions."""
     node = cluster.node
     found = [
-        f"the metastore on this node waits for repair: {member.reason}"
-        for member in node.ailing.values()
+        f"{_what(key)} on this node waits for repair: {member.reason}"
+        for key, member in node.ailing.items()
+        if not isinstance(member, HeldMember)
     ]
     found += [f"node {name} is refused: {why}" for name, why in node.transport.refused.items()]
     found += [

@@ -25,6 +25,8 @@ since.
    Only errors of the target end a backup.
 7. Write the definitions, sync all, write `BACKUP`, remove `UNFINISHED`.
 
+The rows of tables are in the Raft groups of several nodes, and are not saved; the report says so.
+
 Incremental: if the backup `previous` has a file with the same bytes, it is linked instead of
 copied, and a link to the same file is not read again.
 
@@ -75,7 +77,10 @@ from lithify.node.backup.backup_list import (
     read_list,
     write_list,
 )
+from lithify.node.directories import RAFT
 from lithify.positions import NO_POSITION
+from lithify.raft.storage.file_names import GROUPS, group_of
+from lithify.tables.assignments import parse_group
 from lithify.topics.definitions.definitions import Definitions, TopicDefinition
 from lithify.topics.definitions.definitions_file import (
     COPY,
@@ -123,6 +128,8 @@ class BackupReport:
     """Topics and stores with directories but no definition: not in the backup."""
     damaged: tuple[str, ...] = ()
     """Topics and stores that cannot be read completely, with the reason: not in the backup."""
+    table_partitions: int = 0
+    """Partitions of tables, whose rows are not in the backup."""
 
 
 def run_backup(
@@ -247,7 +254,13 @@ class _Backup:
             tuple(self.left_out),
             self._unclaimed(known),
             tuple(self.damaged),
+            self._table_partitions(),
         )
+
+    def _table_partitions(self) -> int:
+        directory = f"{self.data}/{RAFT}/{GROUPS}"
+        files = self.fs.list(directory) if self.fs.exists(directory) else []
+        return len({name for name in map(group_of, files) if parse_group(name) is not None})
 
     def _unclaimed(self, definitions: Definitions) -> tuple[str, ...]:
         topics, blobs = f"{self.data}/topics", f"{self.data}/blobs"

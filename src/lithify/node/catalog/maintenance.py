@@ -19,7 +19,7 @@ from lithify.errors import InvalidInput, WriteFailed
 from lithify.node.catalog.table_needs import TableNeeds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from lithify.catalog.manager.manager import CatalogManager
     from lithify.catalog_compaction.facts import NodeTimes
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lithify.events import EventSink
     from lithify.fs import FileSystem
     from lithify.metastore.local_metastore import LocalMetastore
+    from lithify.metastore.transaction import Compare
     from lithify.node.node_registry import NodeAddresses
     from lithify.raft.node.node import RaftNode
     from lithify.tables.tables import Tables
@@ -67,6 +68,9 @@ class _Nodes:
 
     async def placement(self) -> Placement:
         return await self._needs.placement()
+
+    async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
+        return await self._needs.give_up(nodes, demands)
 
 
 class CatalogMaintenance:

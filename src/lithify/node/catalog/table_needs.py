@@ -15,10 +15,11 @@ from lithify.catalog_compaction.published import GroupReplica
 from lithify.catalog_compaction.runner import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from lithify.catalog.manager.manager import CatalogManager
     from lithify.catalog_compaction.published import Replica
+    from lithify.metastore.transaction import Compare
     from lithify.tables.assignments import Partition
     from lithify.tables.tables import Tables
 
@@ -64,4 +65,9 @@ class TableNeeds:
         return Placement(
             {each: frozenset(assignment.stable) for each, assignment in found.items()},
             {each: assignment.version for each, assignment in found.items() if assignment.pending},
+            {each: frozenset(assignment.to_rebuild) for each, assignment in found.items()},
         )
+
+    async def give_up(self, nodes: Collection[str], demands: tuple[Compare, ...]) -> bool:
+        """Have all replicas on nodes be rebuilt."""
+        return await self._tables.hosting.assignments.give_up(nodes, demands)

@@ -84,13 +84,9 @@ def _snapshot_files(fs: FileSystem, own: GroupStorage) -> dict[str, int]:
 
 
 def wal_overview(storage: RaftStorage) -> dict[str, int]:
-    """The size of a node's write-ahead log, and what was cut off it."""
-    directory, fs, wal = f"{storage.directory}/{WAL}", storage.fs, storage.wal
+    """The size of a node's write-ahead log."""
+    fs, directory, wal = storage.fs, f"{storage.directory}/{WAL}", storage.wal
     names = [name for name in fs.list(directory) if parse_wal(name) is not None]
     sizes = [fs.stat(f"{directory}/{name}").size for name in names]
-    return {
-        "wal_files": len(sizes),
-        "wal_bytes": sum(sizes),
-        "wal_cut_bytes": wal.cut_bytes,
-        "wal_damaged": int(wal.is_doubtful),
-    }
+    found = {"wal_files": len(sizes), "wal_bytes": sum(sizes)}
+    return found | {"wal_cut_bytes": wal.cut_bytes, "wal_damaged": int(wal.is_doubtful)}

@@ -267,7 +267,7 @@ class ClientRequestHandler:
 
     def _missing(self, name: str) -> LithifyError:
         """The error for a group that is not here."""
-        if any(group_of(key) == name for key in self._node.ailing):
+        if self._node.is_waiting(name):
             return Dropped(DropReason.NO_LEADER)
         return GroupAbsent(name, self._node.identity.node)
 

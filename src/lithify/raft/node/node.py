@@ -11,8 +11,8 @@
    (`raft/storage/disk_threads.py`), and ticks.
 3. Each event (a tick, messages, requests, reports of the disk) goes to its group at once and marks
    the group. Before the loop waits again, each marked group works once (`work_rounds.py`).
-4. On `stop` it disconnects clients, writes what is queued for the disk, and closes the directory. A
-   stop without all that loses nothing either.
+4. On `stop` it disconnects clients, writes what is queued, and closes the directory. A kill loses
+   nothing either. Members that the process holds begin when it releases them (`held_members.py`).
 
 A leader's message to an unknown group creates the group here, without members: the node was added
 to it, and the log has its members. A group that has ended, or from which this node was removed
@@ -26,10 +26,9 @@ An error in a thread of the disk, or in a group, stops the node: its state is no
 A member that finds its own log wrong (`MemberStopped`) only stops itself, and is recorded as
 stopped until it is removed from its group; the other groups continue.
 
-A node without an address is a cluster of one: it opens no port, and its groups have no other
-members. The only voter of a group leads it at once. If the groups do have other members, it only
-reads what it knows to be committed: it connects to nothing, does not vote, and refuses all other
-requests of its process (`MemberReadsOnly`).
+A node without an address is a cluster of one: it opens no port, and its groups have no others. The
+only voter of a group leads it at once. If groups do have other members, it only reads what it knows
+to be committed: it does not vote, and refuses all other requests (`MemberReadsOnly`).
 
 Everything except the threads of `raft/storage/disk_threads.py` runs in one event loop.
 """
@@ -61,6 +60,7 @@ from lithify.raft.net.transport import Handlers, Transport
 from lithify.raft.node.client_requests import ClientRequestHandler
 from lithify.raft.node.cluster_id import ClusterIdDiscovery
 from lithify.raft.node.group_listeners import GroupListeners
+from lithify.raft.node.held_members import HeldMember
 from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.node.lost_node_file import check_name
@@ -122,8 +122,8 @@ class RaftNode:
         self.listeners = GroupListeners(settings.node, self.groups)
         self.notices = MemberNotices(self)
         self.questions = NodeQuestions(self)
-        self.ailing: dict[str, BlockedMembers] = {}
-        """By key: members that cannot start before they are repaired."""
+        self.ailing: dict[str, BlockedMembers | HeldMember] = {}
+        """By key: members that do not start before they are repaired, or released."""
         self._members: dict[str, Config] = {}
         """By group: the configuration for which connections were last checked."""
         self._ignored: set[tuple[str, str]] = set()
@@ -173,7 +173,10 @@ class RaftNode:
         self._end_probation()
         identity.start(is_seen=settings.listen is not None)
         for key in identity.groups:
-            self._begin_or_repair(key)
+            if settings.listen is not None and settings.holds(group_of(key)):
+                self.ailing[key] = HeldMember()
+            else:
+                self.begin_or_repair(key)
         if settings.listen is None:
             self._check_alone()
 
@@ -199,7 +202,8 @@ class RaftNode:
         machine = self._machine_of(group_of(files))
         return machine.live_indexes(machine.load(pieces))
 
-    def _begin_or_repair(self, key: str) -> None:
+    def begin_or_repair(self, key: str) -> None:
+        """Start the member of a group, or have it repaired first."""
         self.ailing.pop(key, None)
         identity = self.identity
         try:
@@ -211,12 +215,16 @@ class RaftNode:
         if key in identity.stopped:
             group.stop(MemberStopped(identity.stopped[key]))
 
+    def is_waiting(self, name: str) -> bool:
+        """Is there a member of this group that has not started?"""
+        return any(group_of(key) == name for key in self.ailing)
+
     def _nurse(self) -> None:
         """Repair members that cannot start, and start those that are repaired."""
         for key, member in list(self.ailing.items()):
             member.tick()
             if member.is_repaired:
-                self._begin_or_repair(key)
+                self.begin_or_repair(key)
                 continue
             messages, job = member.work(list(self.identity.book))
             for message in messages:
@@ -306,8 +314,7 @@ class RaftNode:
                 stack.callback(ticking.cancel)
             ready(self.transport.address)
             stopping = asyncio.create_task(stop.wait())
-            ends: list[asyncio.Future[Any]] = [stopping, self._failed]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stopping, self._failed), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
         if self._failed.done():
             self._failed.result()
@@ -325,7 +332,6 @@ class RaftNode:
             group.save_commit()
 
     def _close(self) -> None:
-        # All work is done, and no thread is left for more.
         self._rounds.stop()
         self._storage.close()
 
@@ -543,7 +549,7 @@ class RaftNode:
     def create(self, name: str, members: list[str]) -> Group[Any]:
         """Create a group with this node as its first member; the caller adds the others."""
         check_group(name)
-        if name in self.groups:
+        if name in self.groups or self.is_waiting(name):
             raise InvalidInput(f"group {name} is there already")
         if self.identity.node not in members:
             raise InvalidInput(f"node {self.identity.node} is not one of the members {members}")
@@ -561,11 +567,12 @@ class RaftNode:
         is_leaders = isinstance(message, AppendRequest | Heartbeat | SnapshotOffer)
         if not is_leaders or key in self.identity.dropped:
             return None
-        if group_of(check_key(key)) in self.groups:
+        name = group_of(check_key(key))
+        if name in self.groups or self.is_waiting(name):
             # Its name is used by a group that may have ended while this node was down.
             return None
         try:
-            machine = self._machine_of(group_of(key))
+            machine = self._machine_of(name)
         except InvalidInput as error:
             self._ignore(key, message, str(error))
             return None
@@ -578,8 +585,7 @@ class RaftNode:
         files, name = group.name, group_of(group.name)
         log.info("left a group", group=key_of(files), ended=ended)
         if ended:
-            others = group.status().config.members - {self.identity.node}
-            self.identity.drop(key_of(files), sorted(others))
+            self.identity.drop(key_of(files), sorted(group.config.members - {self.identity.node}))
         else:
             self.identity.leave(key_of(files), group.status())
         # A crash from here on leaves files that the next start deletes.

@@ -11,6 +11,8 @@ from lithify.raft.storage.storage import StorageSettings
 from lithify.settings import check_range
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lithify.compaction.scheduling.run_queue import RunQueue
     from lithify.raft.net.client_operations import Address
     from lithify.raft.net.cluster_secret import ClusterSecret
@@ -20,6 +22,10 @@ __all__ = ["VOTERS_MAX", "RaftNodeSettings"]
 
 VOTERS_MAX = 5
 """Voters of a cluster whose operator has not named more: each further one makes writes slower."""
+
+
+def _hold_none(_: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class RaftNodeSettings:
     """The unit of all timeouts of Raft: a heartbeat each, an election after ten to twenty."""
     group: GroupSettings = field(default_factory=GroupSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    holds: Callable[[str], bool] = _hold_none
+    """The groups, by name, whose members begin when they are released: `held_members.py`."""
     queue: RunQueue | None = None
     """The queue of the runs of the process; None: one for its groups. The node closes it."""
 

@@ -56,6 +56,8 @@ class Three:
         self.ports = {name: free_port() for name in names}
         self.stacks: dict[str, AsyncExitStack] = {}
         self.nodes: dict[str, RaftNode] = {}
+        self.held = False
+        """Do nodes that start hold their members?"""
 
     def at(self, name: str) -> str:
         return f"127.0.0.1:{self.ports[name]}"
@@ -64,7 +66,8 @@ class Three:
         peers = {other: self.at(other) for other in self.ports if other != name}
         given = settings(self.directory, name, peers=peers)
         # On a busy machine shorter ticks unseat leaders in the middle of a story.
-        return replace(given, listen=parse_address(self.at(name)), tick_ms=50)
+        listen = parse_address(self.at(name))
+        return replace(given, listen=listen, tick_ms=50, holds=lambda _: self.held)
 
     async def start(self, name: str) -> RaftNode:
         stack = self.stacks[name] = AsyncExitStack()
