@@ -553,8 +553,7 @@ class RaftNode:
             raise InvalidInput(f"group {name} is there already")
         if self.identity.node not in members:
             raise InvalidInput(f"node {self.identity.node} is not one of the members {members}")
-        machine = self._machine_of(name)
-        key = new_key(name, self._draw(2**64))
+        machine, key = self._machine_of(name), new_key(name, self._draw(2**64))
         # First: a group without recorded first members never has a leader.
         self.identity.begin(key, [self.identity.node])
         group = self._begin(key, machine)
