@@ -1,8 +1,8 @@
 """Exit codes of commands.
 
 0 is success. An error has its code as `exit_code`: `errors.py`, and the modules that define errors
-of their own. Errors of a node arrive over HTTP: `http/error_statuses.py` converts them to statuses,
-`cli/client/errors.py` converts these to exit codes.
+of their own. Errors of a node arrive over HTTP: `http/error_responses.py` converts them to
+statuses, `cli/client/errors.py` converts these to exit codes.
 """
 
 from __future__ import annotations

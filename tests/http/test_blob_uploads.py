@@ -11,7 +11,7 @@ from starlette.requests import Request
 from lithify.http import fair_shares
 from lithify.http.blobs import content as blob_content
 from lithify.http.blobs.content import BlobThreads, receive_content
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 
 LIMIT = 2**23
 

@@ -38,7 +38,7 @@ from lithify.raft.core import (
     VoteReply,
     VoteRequest,
 )
-from lithify.testing.raft_simulation import Actor, Stage
+from lithify.testing.raft_stage import Actor, Stage
 from tests.property.seeds import simulated, worlds
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from lithify.metastore.transaction import (
     Put,
     Transaction,
 )
-from lithify.raft import ordered_keys
+from lithify.raft import ordered_key_set
 from lithify.raft.machine import CommandBatch, QueryRead
 
 KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"\xff"])
@@ -189,7 +189,7 @@ class TwoMembers(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(revision_columns, "FORGOTTEN_MIN", 2)
-        self.patch.setattr(ordered_keys, "ADDED_MAX", 1)
+        self.patch.setattr(ordered_key_set, "ADDED_MAX", 1)
         self.members = [Member(), Member()]
         self.model = Model()
         self.clock = 10

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lithify.compaction.planning.plan import Plan, SegmentStats, apply_plan
 from lithify.compaction.policies.built_in import Limits, plan_all, plan_hybrid, plan_whole_dead
+from lithify.compaction.policies.cheapest_range import plan_cheapest_range
 from lithify.compaction.policies.compacted_view import plan_view
 from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
-from lithify.compaction.policies.stats_based import plan_stats_based
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ limits_values = st.builds(
 )
 
 stats_policies = st.builds(
-    lambda least: partial(plan_stats_based, benefit_segments_min=least), st.integers(1, 3)
+    lambda least: partial(plan_cheapest_range, benefit_segments_min=least), st.integers(1, 3)
 )
 neighbours_policies = st.builds(
     lambda density: partial(plan_neighbours, density_min=density),
@@ -222,7 +222,7 @@ def test_stats_ends_after_at_most_one_round_a_segment(
 ) -> None:
     rounds = 0
     after = segments
-    while not (plan := plan_stats_based(after, limits, benefit_segments_min=least)).is_empty:
+    while not (plan := plan_cheapest_range(after, limits, benefit_segments_min=least)).is_empty:
         assert plan.segments_freed >= least
         after = apply_plan(plan, after)
         rounds += 1
@@ -244,7 +244,7 @@ def test_stats_finds_the_range_that_trying_them_all_one_by_one_finds(
                 cost_bytes = live_totals(chosen)[1]
                 rank = (cost_bytes / plan.segments_freed, start, -end)
                 best = rank if best is None else min(best, rank)
-    plan = plan_stats_based(segments, limits, benefit_segments_min=least)
+    plan = plan_cheapest_range(segments, limits, benefit_segments_min=least)
     if best is None:
         assert plan.is_empty
     else:

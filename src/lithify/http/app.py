@@ -4,7 +4,7 @@
 
 Topics belong to the thread of the event loop, so every route is `async def` and runs there. Disk
 access of blobs runs in threads (`blobs/content.py`). Each module of this package has the routes of
-one noun. `paths.py` checks names in paths, `error_statuses.py` converts errors to responses.
+one noun. `paths.py` checks names in paths, `error_responses.py` converts errors to responses.
 /openapi.json describes all routes.
 
 A command on a data directory runs the same application in its process, for one or two requests. It
@@ -24,7 +24,7 @@ from fastapi import Depends, FastAPI
 
 from lithify.http.auth import TokenFirst, authorize
 from lithify.http.body_limits import BodyLimit
-from lithify.http.error_statuses import add_error_handlers
+from lithify.http.error_responses import add_error_handlers
 from lithify.http.fair_shares import Shares
 from lithify.http.paths import RawPaths
 

@@ -35,7 +35,7 @@ from starlette.datastructures import State
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.replication.http_peer import NAMESPACE
-from lithify.http.error_statuses import refusal
+from lithify.http.error_responses import refusal
 from lithify.http.paths import decoded
 from lithify.topics.definitions.topic_names import Namespace
 from lithify.topics.permissions import Action, NotAuthorized, Permissions

@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -25,7 +25,7 @@ from lithify.errors import LogClosed
 from lithify.http.auth import is_superuser
 from lithify.http.cluster.access import ClusterAccess, in_cluster
 from lithify.http.cluster.overview import find_problems
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep
 from lithify.pulsar.broker import Broker
 

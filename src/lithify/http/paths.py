@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from fastapi import Depends, Request
 
 from lithify.errors import InvalidInput
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import Namespace, TopicName, check_client_name
 from lithify.topics.topic import Topic

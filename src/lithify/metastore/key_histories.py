@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lithify.raft.ordered_keys import OrderedKeys
+from lithify.raft.ordered_key_set import OrderedKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -41,7 +41,7 @@ from lithify.metastore.state import MetastoreState, StoredLease
 from lithify.metastore.transaction import LEASE_KEYS_MAX, Condition
 from lithify.raft.kv.format import digest_of
 from lithify.raft.machine import CommandBatch
-from lithify.raft.ordered_keys import prefix_end
+from lithify.raft.ordered_key_set import prefix_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lithify.errors import InvalidInput
-from lithify.raft.ordered_keys import prefix_end
+from lithify.raft.ordered_key_set import prefix_end
 
 __all__ = [
     "KEY_BYTES_MAX",

@@ -40,7 +40,7 @@ from lithify.raft.core.configuration import ConfChange, Config
 from lithify.raft.core.errors import RaftError
 from lithify.raft.core.messages import SnapshotStatus, Unreachable, describe_entries
 from lithify.raft.core.settings import CoreSettings
-from lithify.testing.raft_simulation import Actor, Stage
+from lithify.testing.raft_stage import Actor, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

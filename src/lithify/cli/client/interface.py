@@ -24,7 +24,7 @@ __all__ = ["TIMEOUT_S", "Answer", "Client"]
 
 TIMEOUT_S = 30.0
 ERROR = "x-lithify-error"
-"""The header of a refusal that has the class of the error, as in `http/error_statuses.py`."""
+"""The header of a refusal that has the class of the error, as in `http/error_responses.py`."""
 
 
 class Answer(ABC):

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | `whole-dead` | `plan_whole_dead` | nothing, only drops | 1 |
 | `all` | `plan_all` | everything, packed up to the target limits | 1 |
-| `stats` | `plan_stats_based` | the range that frees segments most cheaply | one per segment |
+| `stats` | `plan_cheapest_range` | the range that frees segments most cheaply | one per segment |
 | `neighbours` | `plan_neighbours` | neighbours that fit into one, sparse segments | a few |
 | `hybrid` | `plan_hybrid` | as `stats`, periodically as `all` | as the one it used |
 | `view` | `plan_view` | sparse segments and runs of small ones, up to a cap | a few |
@@ -13,8 +13,9 @@ A round is a plan applied to the statistics, with no further deaths meanwhile.
 
 Installed packages may add policies (`plugins.py`).
 
-All policies share validation, cutting and packing (`packing.py`). `stats` is in `stats_based.py`,
-`neighbours` in `merge_sparse_neighbours.py`, `view` in `compacted_view.py`, the others are here.
+All policies share validation, cutting and packing (`packing.py`). `stats` is in
+`cheapest_range.py`, `neighbours` in `merge_sparse_neighbours.py`, `view` in `compacted_view.py`,
+the others are here.
 
 Each group becomes one segment with its live bytes, and no policy makes a group without live
 entries. So no plan makes a log larger, and every non-empty plan makes progress.
@@ -28,6 +29,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from lithify.compaction.policies.cheapest_range import plan_cheapest_range
 from lithify.compaction.policies.compacted_view import plan_view
 from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.packing import (
@@ -39,7 +41,6 @@ from lithify.compaction.policies.packing import (
     groups_of,
     runs_of,
 )
-from lithify.compaction.policies.stats_based import plan_stats_based
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +96,7 @@ def plan_hybrid(
     if is_due:
         plan = plan_all(segments, limits)
     else:
-        plan = plan_stats_based(segments, limits, benefit_segments_min=benefit_segments_min)
+        plan = plan_cheapest_range(segments, limits, benefit_segments_min=benefit_segments_min)
     return replace(plan, policy=f"hybrid:{plan.policy}")
 
 
@@ -103,7 +104,7 @@ POLICIES: Mapping[str, Callable[..., Plan]] = MappingProxyType(
     {
         "whole-dead": plan_whole_dead,
         "all": plan_all,
-        "stats": plan_stats_based,
+        "stats": plan_cheapest_range,
         "neighbours": plan_neighbours,
         "hybrid": plan_hybrid,
         "view": plan_view,

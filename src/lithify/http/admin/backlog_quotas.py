@@ -18,7 +18,7 @@ from lithify.http.admin.definition_settings import (
     settings_of,
     topic_settings_of,
 )
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep, NamespacePath, TopicPath
 
 __all__ = ["quota_map", "router"]

@@ -33,7 +33,7 @@ from lithify.http.admin.definition_settings import (
 )
 from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
 from lithify.http.dry_runs import when_free
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep, NamespacePath, TopicPath, topic_at, topics_at
 from lithify.pulsar.broker import Broker
 from lithify.topics.compaction.dry_run import plan_row

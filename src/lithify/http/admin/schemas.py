@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from lithify.errors import InvalidInput
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep, TopicPath
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName

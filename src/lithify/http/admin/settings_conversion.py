@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 
 __all__ = [
     "MESSAGE_TTL_MS",

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.message_ids import LATEST, MessageIdBody
 from lithify.http.messages.entry_response import peek_response
 from lithify.http.paths import BrokerDep, SubscriptionPath, TopicPath, topic_at, topics_at

@@ -17,7 +17,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from lithify.http.admin import disconnect_clients
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.message_ids import from_id
 from lithify.http.paths import BrokerDep, TopicPath, parts_of, topic_at, topics_at
 from lithify.pulsar.broker import Broker

@@ -33,7 +33,7 @@ from lithify.http.admin.settings_conversion import (
     ttl_settings,
 )
 from lithify.http.admin.single_number_routes import add_namespace_number, add_topic_number
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep, TopicPath
 from lithify.pulsar.broker import Broker
 from lithify.topics.definitions.topic_names import TopicName

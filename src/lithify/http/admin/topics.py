@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Response
 
 from lithify.http.admin import disconnect_clients
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.long_responses import in_turns, json_answer
 from lithify.http.message_ids import from_id, from_position
 from lithify.http.messages.entry_response import message_response

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 
 from lithify.blobs.definition import NAMESPACE_DEFAULT
 from lithify.blobs.stores import BlobStores
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep
 from lithify.topics.definitions.topic_names import TopicName
 

@@ -35,7 +35,7 @@ from lithify.compaction.reports.status import report_row
 from lithify.errors import RunRefused
 from lithify.http.blobs.stores_and_blobs import BlobsDep, StoreName
 from lithify.http.dry_runs import when_free
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 
 __all__ = ["router"]
 

@@ -15,7 +15,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers

@@ -38,7 +38,7 @@ from lithify.errors import LithifyError
 from lithify.http.auth import caller_of
 from lithify.http.blobs.conditions_and_ranges import is_known, range_of
 from lithify.http.blobs.headers import headers_of
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.fair_shares import PIECE_BYTES, Shares, client_time, gather
 from lithify.logger import get_logger
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from lithify.blobs.errors import BlobNotFound, ReplicaUnreachable
 from lithify.blobs.replication.http_peer import Stream
 from lithify.http.blobs.content import Content
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ from lithify.catalog.manager.manager import CatalogManager
 from lithify.catalog_compaction.compaction import CatalogCompaction
 from lithify.catalog_compaction.scan_holds import ScanHolds
 from lithify.compaction.scheduling.run_queue import RunQueue
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.metastore.compaction.history_compaction import HistoryCompaction
 from lithify.metastore.local_metastore import LocalMetastore
 from lithify.raft.node.node import RaftNode

@@ -34,7 +34,7 @@ from lithify.catalog.manager.executions import Executed
 from lithify.errors import InvalidInput, LithifyError
 from lithify.http.cluster.access import ClusterAccess, ClusterDep, in_cluster
 from lithify.http.cluster.applied_definitions import check_applied
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.long_responses import json_answer
 from lithify.http.paths import BrokerDep
 from lithify.hybrid_time import MAX_TIMESTAMP, timestamp

@@ -25,7 +25,7 @@ from lithify.catalog_compaction.compaction import CatalogCompaction
 from lithify.catalog_compaction.pins import NamedPin, place_pin, read_pins, release_pin
 from lithify.http.cluster.access import ClusterAccess, ClusterDep, in_cluster
 from lithify.http.cluster.leader_runs import add_leader_runs, at_leader
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.raft.errors import MemberReadsOnly
 
 __all__ = ["router"]

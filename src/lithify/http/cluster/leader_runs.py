@@ -25,7 +25,7 @@ from fastapi import APIRouter, Query, Response
 
 from lithify.compaction.reports.status import report_row
 from lithify.http.cluster.access import ClusterAccess, ClusterDep, in_cluster
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.metastore.compaction.leader_runs import LeaderRuns
 from lithify.ownership import NodeUrls, NotOwner
 from lithify.raft.errors import MemberReadsOnly

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fastapi.responses import Response
 
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.positions import PACKED_ENTRY_BITS, POSITION_MAX, pack, unpack
 from lithify.topics.messages.message import decompress, parse_entry
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.paths import BrokerDep, TopicPath, decoded, topics_at
 from lithify.topics.definitions.topic_names import TopicName
 from lithify.topics.messages.message_json import row_of

@@ -35,7 +35,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from lithify.errors import LithifyError, LogClosed
 from lithify.http.auth import caller_of, check_request
 from lithify.http.body_limits import check_json_values
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.fair_shares import Shares, gather
 from lithify.http.long_responses import TURN_S, in_turns, json_answer
 from lithify.http.paths import BrokerDep, TopicPath

@@ -33,7 +33,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from lithify.errors import LithifyError, LogClosed
 from lithify.http.auth import authorize, caller_of, expires_ms_of
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.fair_shares import Shares, client_time
 from lithify.http.long_responses import sent_pieces
 from lithify.http.paths import BrokerDep, TopicPath, topic_at

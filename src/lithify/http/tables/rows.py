@@ -36,7 +36,7 @@ from pydantic import BaseModel, ConfigDict
 
 from lithify.errors import InvalidInput
 from lithify.http.cluster.access import ClusterDep, in_cluster
-from lithify.http.error_statuses import RequestRefused
+from lithify.http.error_responses import RequestRefused
 from lithify.http.long_responses import json_answer, sent_pieces
 from lithify.http.tables.access import TablePath, TablesDep, Utf8Query, parse_at
 from lithify.hybrid_time import MAX_TIMESTAMP, MIN_TIMESTAMP

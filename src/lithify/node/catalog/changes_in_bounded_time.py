@@ -5,9 +5,7 @@
 
 1. If the write-ahead log of the Raft node was not written to in the last `WRITTEN_S`, or the disk
    is nearly full, a small file is written beside it. If the disk refuses that, the change is
-   refused by `WriteFailed`: nothing was done. Requests at the same time share one such check. The
-   free space is read in another thread, so a change does not wait for that if it was enough in the
-   last `ROOM_S`.
+   refused by `WriteFailed`: nothing was done. Requests at the same time share one such check.
 2. The change runs. A command that was proposed cannot be withdrawn: the log writes it as soon as
    the disk accepts it. So if the disk refuses what waits for it during `REFUSED_S`, or if there is
    no result after `RUN_S`, the change raises `ChangeUnknown`, and its outcome is open.
@@ -38,7 +36,6 @@ __all__ = ["BoundedChanges", "ChangeUnknown"]
 T = TypeVar("T")
 
 WRITTEN_S = 1.0
-ROOM_S = 0.1
 PROBE_BYTES = 16 * 1024
 """More than almost all changes write."""
 REFUSED_S = 5.0
@@ -66,17 +63,12 @@ class BoundedChanges:
         self._storage = node.storage
         self._clock = SystemClock()
         self._checking: asyncio.Task[None] | None = None
-        self._room_s = float("-inf")
-        """When there was enough free space."""
 
     async def run(self, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of a change; see the module."""
-        if not self._node.reads_only and not self._is_checked():
+        if not self._node.reads_only:
             await self._check()
         return await self._bounded(change)
-
-    def _is_checked(self) -> bool:
-        return self._is_written() and self._clock.monotonic_s() - self._room_s < ROOM_S
 
     def _is_written(self) -> bool:
         """Has the disk accepted what the log wrote last, just now?"""
@@ -94,7 +86,6 @@ class BoundedChanges:
         if self._is_written():
             free_bytes = await asyncio.to_thread(storage.fs.free_bytes, storage.directory)
             if free_bytes >= LEFT_BYTES:
-                self._room_s = self._clock.monotonic_s()
                 return
         await asyncio.to_thread(self._probe)
 

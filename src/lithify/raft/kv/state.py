@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lithify.raft.kv.rows import ROW, KvRows, RowTable
 from lithify.raft.live_indexes import LiveIndexes
-from lithify.raft.ordered_keys import OrderedKeys, prefix_end
+from lithify.raft.ordered_key_set import OrderedKeys, prefix_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -193,6 +193,7 @@ class Transport:
         self._admission = Admission(secret, identity.cluster, identity.node)
         self.context = None if tls is None else tls.context(server=False)
         self.links: dict[str, PeerLink] = {}
+        self._is_closing = False
         self.channels: set[Channel] = set()
         self._ungreeted: dict[Channel, None] = {}
         """Those that have not been greeted yet, the oldest first."""
@@ -216,8 +217,7 @@ class Transport:
         Other nodes are told the advertised host in place of the one of `listen`.
         """
         if listen is not None:
-            port = await self._listen(listen)
-            self.address = Address(advertised_host or listen.host, port)
+            self.address = Address(advertised_host or listen.host, await self._listen(listen))
         self._connect_all()
 
     async def _listen(self, listen: Address) -> int:
@@ -240,11 +240,11 @@ class Transport:
         """Close all connections."""
         if self._server is not None:
             self._server.close()
+        self._is_closing = True
         links, self.links = self.links, {}
         for link in links.values():
             await link.close()
-        channels = set(self.channels)
-        for channel in channels:
+        for channel in (channels := set(self.channels)):
             channel.close("the node stops")
         for channel in channels:
             # Not the server's `wait_closed`: since Python 3.12 it waits for new connections too.
@@ -275,7 +275,7 @@ class Transport:
     # --- outgoing ---------------------------------------------------------------------------
 
     def _connect_all(self) -> None:
-        for name, text in self._identity.book.items():
+        for name, text in () if self._is_closing else self._identity.book.items():
             address = parse_address(text)
             link = self.links.get(name)
             if link is None:

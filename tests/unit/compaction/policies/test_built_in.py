@@ -20,9 +20,9 @@ from lithify.compaction.policies.built_in import (
     plan_hybrid,
     plan_whole_dead,
 )
+from lithify.compaction.policies.cheapest_range import plan_cheapest_range
 from lithify.compaction.policies.merge_sparse_neighbours import plan_neighbours
 from lithify.compaction.policies.plugins import plan_by_name
-from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.errors import InvalidInput, InvalidSetting
 
 LIMITS = Limits(target_bytes_max=100, target_entries_max=10, overhead_bytes=0)
@@ -157,7 +157,7 @@ def test_no_group_spans_a_segment_that_must_not_be_touched(flag: str) -> None:
     for plan in (plan_all(segments, LIMITS), plan_neighbours(segments, LIMITS)):
         assert [group.sources for group in plan.groups] == [(1, 2), (4, 5)]
         assert [(kept.segment, kept.reason) for kept in plan.kept] == [(3, flag)]
-    plan = plan_stats_based(segments, LIMITS)
+    plan = plan_cheapest_range(segments, LIMITS)
     assert [group.sources for group in plan.groups] == [(1, 2)]
 
 
@@ -239,7 +239,7 @@ def test_limits_that_cannot_be_are_refused(setting: str, value: int) -> None:
 
 def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(InvalidSetting, match="benefit_segments_min is 0, must be at least 1"):
-        plan_stats_based([], LIMITS, benefit_segments_min=0)
+        plan_cheapest_range([], LIMITS, benefit_segments_min=0)
     for density_min in (0.0, 1.1, float("nan")):
         with pytest.raises(InvalidSetting, match=r"density_min is .* above 0 and at most 1"):
             plan_neighbours([], LIMITS, density_min=density_min)

@@ -6,8 +6,8 @@ import pytest
 
 from lithify.compaction.planning.plan import SegmentStats
 from lithify.compaction.policies.built_in import plan_all
+from lithify.compaction.policies.cheapest_range import plan_cheapest_range
 from lithify.compaction.policies.packing import Limits
-from lithify.compaction.policies.stats_based import plan_stats_based
 from lithify.compaction.policies.why_declined import Declined, Eligibility, WhyNot, no_gain
 from lithify.compaction.reports.report import Report
 from lithify.errors import InvalidSetting
@@ -46,7 +46,7 @@ def test_a_plan_must_free_enough_segments() -> None:
 
 
 def test_a_policy_that_keeps_everything_says_why() -> None:
-    plan = plan_stats_based(segments(100, 100), LIMITS, benefit_segments_min=2)
+    plan = plan_cheapest_range(segments(100, 100), LIMITS, benefit_segments_min=2)
     assert no_gain(plan) == Declined(
         WhyNot.NOTHING_TO_GAIN,
         "policy stats keeps all 2 segments: no range frees 2 or more segments",

@@ -111,24 +111,3 @@ def test_changes_at_the_same_time_share_one_check_of_the_disk(
         assert len(set(versions)) == 20
         probes = [line for line in fs.trace[before:] if "fsync" in line and "PROBE" in line]
         assert len(probes) == 1
-
-
-def test_a_change_soon_after_another_does_not_read_the_free_space_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    class Asked(FaultyFileSystem):
-        def free_bytes(self, path: str) -> int:
-            asked.append(path)
-            return super().free_bytes(path)
-
-    monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.WRITTEN_S", 3600)
-    with alone(tmp_path, Asked(LocalFileSystem())) as cluster:
-        for room_s, times in ((3600, 0), (0, 2)):
-            monkeypatch.setattr("lithify.node.catalog.changes_in_bounded_time.ROOM_S", room_s)
-            create(cluster, f"before-{room_s}")
-            asked.clear()
-            create(cluster, f"first-{room_s}")
-            create(cluster, f"second-{room_s}")
-            assert len(asked) == times

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lithify.raft import ordered_keys
+from lithify.raft import ordered_key_set
 from lithify.raft.kv import format as kv
 from lithify.raft.kv.format import KvOutcome, KvRow, Reply, WatchEvent
 from lithify.raft.kv.machine import KvMachine
@@ -234,7 +234,7 @@ def test_a_state_is_loaded_as_it_was_saved() -> None:
 def test_a_scan_sees_each_key_once_whatever_became_of_it(
     added_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordered_keys, "ADDED_MAX", added_max)
+    monkeypatch.setattr(ordered_key_set, "ADDED_MAX", added_max)
     log = Log()
     for number in range(10):
         log.do(kv.put(b"key%d" % number, b"v"))

@@ -375,7 +375,7 @@ def test_a_start_on_a_full_disk_names_the_path(
     given = settings(tmp_path, "n1")
     with monkeypatch.context() as patch:
         patch.setattr("lithify.fs.local.os.pwrite", full)
-        with pytest.raises(WriteFailed, match=re.escape(f"{given.data}: No space left on device")):
+        with pytest.raises(WriteFailed, match=re.escape(f"{given.data}/LOCK: No space left on ")):
             RaftNode(given, LocalFileSystem(), kv_machine)
 
     async def story() -> None:

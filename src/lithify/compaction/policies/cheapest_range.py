@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["plan_stats_based"]
+__all__ = ["plan_cheapest_range"]
 
 
-def plan_stats_based(
+def plan_cheapest_range(
     segments: Sequence[SegmentStats], limits: Limits, *, benefit_segments_min: int = 1
 ) -> Plan:
     """Rewrite the contiguous range that copies the fewest bytes per segment freed.

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from lithify.raft import ordered_keys
-from lithify.raft.ordered_keys import OrderedKeys, prefix_end
+from lithify.raft import ordered_key_set
+from lithify.raft.ordered_key_set import OrderedKeys, prefix_end
 
 
 @pytest.mark.parametrize("added_max", [0, 3, 1024])
@@ -15,7 +15,7 @@ from lithify.raft.ordered_keys import OrderedKeys, prefix_end
 def test_a_range_has_the_sorted_keys_of_the_state(
     added_max: int, loaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordered_keys, "ADDED_MAX", added_max)
+    monkeypatch.setattr(ordered_key_set, "ADDED_MAX", added_max)
     rng = Random(added_max)
     state = {b"%d" % rng.randrange(300): 0 for _ in range(50)} if loaded else {}
     ordered = OrderedKeys(None if loaded else [])
