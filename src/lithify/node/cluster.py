@@ -357,7 +357,9 @@ class Cluster:
         metastore, versions, hosting = self.metastore, self.catalog.versions, tables.hosting
         reclaim = Reclaim(self.name, metastore, hosting, versions, self._alive)
         tables.low_watermark.listen(reclaim.raised)
-        zones = ZoneAssignments(metastore, versions, hosting.assignments, self._alive)
+        zones = ZoneAssignments(
+            metastore, versions, hosting.assignments, tables.leaving, self._alive
+        )
         builds = IndexBuilds(
             self.name, metastore, self.catalog, hosting, tables.active, self._alive
         )

@@ -4,7 +4,9 @@
 
 `stable` are the nodes of the partition's Raft group, the first of which creates it. The group is
 `formed` when it may take commands: it then exists, and is not created again. One that is
-`ending` is dropped; then the key goes. `pending` are the nodes that it is moved to.
+`ending` is dropped; then the key goes. `pending` are the nodes that it is being moved to
+(`rebalance.py`); `earlier` those of pending sets that were replaced before they were reached, so
+the group may have a member there.
 
 The nodes are chosen by rendezvous hashing among the members of the cluster, not among those that
 are alive: each partition ranks all members by a hash of both. So a member that is added or removed
@@ -70,6 +72,17 @@ class Assignment:
     pending: tuple[str, ...] = ()
     formed: bool = False
     ending: bool = False
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def goal(self) -> tuple[str, ...]:
+        """The nodes that the group should have."""
+        return self.pending or self.stable
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """All nodes that the group may have a member on."""
+        return frozenset((*self.stable, *self.pending, *self.earlier))
 
     def encode(self) -> bytes:
         """The value in the metastore."""
@@ -85,6 +98,7 @@ class Assignment:
             tuple(row["pending"]),
             row["formed"],
             row["ending"],
+            tuple(row.get("earlier", ())),
         )
 
 
@@ -151,10 +165,13 @@ class Assignments:
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self.known: dict[Partition, Assigned] = {}
+        self.changes = 0
+        """Times that `known` has changed."""
 
     async def load(self) -> int:
         """Know all as of now; returns the revision at which they were read."""
         self.known, revision = await self.read()
+        self.changes += 1
         return revision
 
     async def read(self) -> tuple[dict[Partition, Assigned], int]:
@@ -188,26 +205,42 @@ class Assignments:
 
     def _take(self, key: bytes, value: bytes | None, revision: int) -> None:
         partition = _partition(key)
+        self.changes += 1
         if value is None:
             self.known.pop(partition, None)
         else:
             self.known[partition] = Assigned(Assignment.parse(value), revision)
 
-    async def create(self, wanted: Mapping[Partition, Assignment]) -> None:
-        """Create assignments; those that exist stay."""
+    async def create(
+        self, wanted: Mapping[Partition, Assignment], absent: Collection[bytes] = ()
+    ) -> None:
+        """Create assignments; those that exist stay, and nothing is done if a key is present."""
         items = list(wanted.items())
         for at in range(0, len(items), CREATED_TOGETHER):
             part = items[at : at + CREATED_TOGETHER]
-            compares = tuple(Compare(assignment_key(each), Condition.ABSENT) for each, _ in part)
+            keys = (*absent, *(assignment_key(each) for each, _ in part))
+            compares = tuple(Compare(key, Condition.ABSENT) for key in keys)
             puts = tuple(Put(assignment_key(each), new.encode()) for each, new in part)
             await self._metastore.transact(Transaction(compares, puts))
 
-    async def replace(self, partition: Partition, old: Assigned, new: Assignment | None) -> bool:
-        """Change an assignment, or delete it, if it is as it was known."""
+    async def is_current(self, partition: Partition, known: Assigned) -> bool:
+        """Is an assignment as it was known? Linearizable."""
+        found = await self._metastore.get(assignment_key(partition))
+        return found is not None and found.revision == known.revision
+
+    async def replace(
+        self,
+        partition: Partition,
+        old: Assigned,
+        new: Assignment | None,
+        absent: Collection[bytes] = (),
+    ) -> bool:
+        """Change an assignment, or delete it, if it is as it was known and no key is present."""
         key = assignment_key(partition)
-        compare = Compare(key, Condition.REVISION, old.revision)
+        compares = [Compare(key, Condition.REVISION, old.revision)]
+        compares += (Compare(each, Condition.ABSENT) for each in absent)
         then = Delete(key) if new is None else Put(key, new.encode())
-        outcome = await self._metastore.transact(Transaction((compare,), (then,)))
+        outcome = await self._metastore.transact(Transaction(tuple(compares), (then,)))
         return outcome.succeeded
 
 

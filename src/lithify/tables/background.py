@@ -79,6 +79,7 @@ class TableWork:
         """A listener of `GroupListeners`: what a leader does is not left until the next check."""
         self._to_assign.set()
         self._to_build.set()
+        self._tables.hosting.wake()
 
     async def _assign(self) -> None:
         while True:

@@ -6,7 +6,8 @@
 1. The first node of an assignment creates the group, with all nodes of the assignment as members.
    If some are not connected it begins with a majority. Then the assignment is `formed`, and the
    partition takes commands.
-2. The leader of a group adds nodes of the assignment that are not members, when they are connected.
+2. The leader of a group brings its members to what the assignment says (`rebalance.py`): it adds
+   nodes, when they are connected, and removes others.
 3. A group without an assignment is dropped by its leader: it was created for one that had gone.
 
 Requests to a partition go to its group, on whatever node that is. Each node removes what no read
@@ -33,6 +34,8 @@ from lithify.raft.errors import GroupAbsent, MemberNotReached
 from lithify.raft.net.client_operations import ClientOperation
 from lithify.tables.assignments import Assignments, assignment_key, group_name, parse_group
 from lithify.tables.errors import PartitionUnavailable
+from lithify.tables.group_moves import COPIES_AT_ONCE, GroupMoves
+from lithify.tables.rebalance import MoveAction
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -48,6 +51,8 @@ READY_S = 20.0
 """How long a request waits for a partition that is being created."""
 AGAIN_S = 0.2
 """Between two looks for work while there is some."""
+MOVE_S = 0.5
+"""The same while partitions are being moved, by whichever nodes."""
 LOOK_S = 5.0
 """Between two looks for work that nothing has announced."""
 MAINTAIN_S = 1.0
@@ -62,6 +67,7 @@ class PartitionHosting:
 
     def __init__(self, node: RaftNode, metastore: LocalMetastore, clock: Clock) -> None:
         self.assignments = Assignments(metastore)
+        self._moves = GroupMoves(node, self.assignments)
         self._node = node
         self._metastore = metastore
         self._clock = clock
@@ -138,14 +144,25 @@ class PartitionHosting:
                     self._busy.add(partition)
                     tasks.create_task(self._do(partition, work))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(AGAIN_S if self._busy else LOOK_S):
+                    async with asyncio.timeout(self._pause_s()):
                         await self._wake.wait()
+
+    def _pause_s(self) -> float:
+        if self._busy:
+            return AGAIN_S
+        moving = any(each.assignment.pending for each in self.assignments.known.values())
+        return MOVE_S if moving else LOOK_S
+
+    def wake(self) -> None:
+        """Look for work at once."""
+        self._wake.set()
 
     def _wanted(self) -> dict[Partition, Coroutine[Any, Any, None]]:
         """The work that is to be done here, and is not being done."""
         if not self._loaded:
             return {}
         found: dict[Partition, Coroutine[Any, Any, None]] = {}
+        room = COPIES_AT_ONCE - self._moves.copies()
         for partition, known in self.assignments.known.items():
             assignment = known.assignment
             if partition in self._busy or assignment.ending:
@@ -154,8 +171,12 @@ class PartitionHosting:
             if not assignment.formed:
                 if assignment.stable[0] == self._own:
                     found[partition] = self._form(partition, known)
-            elif group is not None and self._missing(group, known):
-                found[partition] = self._add(group, partition, known)
+            elif group is not None:
+                may_copy = room > 0
+                steps = self._moves.steps(group, known, may_copy=may_copy)
+                if steps:
+                    room -= any(step.action is MoveAction.LEARN for step in steps)
+                    found[partition] = self._moves.step(partition, known, may_copy=may_copy)
         for partition in self.led().keys() - self.assignments.known.keys() - self._busy:
             found[partition] = self._drop(partition)
         return found

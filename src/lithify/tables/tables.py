@@ -42,6 +42,7 @@ from lithify.tables.errors import (
     WrongTransaction,
 )
 from lithify.tables.keys import partition_of, row_key
+from lithify.tables.leaving import LeavingNodes
 from lithify.tables.open_handles import OpenHandles, node_of_handle
 from lithify.tables.partition_transaction import PartitionTransaction
 from lithify.tables.partitions import PartitionHosting
@@ -92,6 +93,7 @@ class Tables:
         self.node = node.identity.node
         """The name of this node."""
         self.hosting = PartitionHosting(node, metastore, clock)
+        self.leaving = LeavingNodes(metastore, self.hosting.assignments)
         self.active = ActiveTransactions(catalog.now, clock.monotonic_s)
         self.low_watermark = low_watermark
         self.handles = OpenHandles(self.node, clock)

@@ -8,7 +8,13 @@ import typer
 
 from lithify.cli.client import open_client
 from lithify.cli.options import AsJson, Data, Url
-from lithify.cli.output import print_json, print_line, print_result, print_table
+from lithify.cli.output import (
+    print_error_line,
+    print_json,
+    print_line,
+    print_result,
+    print_table,
+)
 
 __all__ = ["join", "leave", "status"]
 
@@ -83,9 +89,18 @@ def join(
 def leave(name: NodeName, data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
     """Remove a node from the cluster; refused if too few of the remaining voters answer.
 
-    What it owns stays in its data directory. A node that has lost its disk must leave, and join
-    again with an empty directory.
+    Its partitions of tables are moved to other nodes first; the command waits for that, and can be
+    repeated. The topics and blob stores that it owns stay in its data directory. A node that has
+    lost its disk must leave, and join again with an empty directory.
     """
+    waits: list[str] = []
     with open_client(data, url) as client:
-        client.call("POST", "/cluster/leave", {"name": name}, timeout_s=JOIN_S)
+        while True:
+            found = client.call("POST", "/cluster/leave", {"name": name}, timeout_s=JOIN_S)
+            if not found:
+                break
+            for line in found["waits"]:
+                if line not in waits:
+                    print_error_line(f"{name} waits: {line}")
+            waits = found["waits"]
     print_result({"name": name}, f"{name} has left the cluster", as_json=as_json)

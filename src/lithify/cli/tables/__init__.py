@@ -5,6 +5,7 @@
     lithify tables show NAME
     lithify tables alter NAME [--add NAME:TYPE] [--drop COLUMN]
     lithify tables drop NAME
+    lithify tables partitions
     lithify tables put NAME [COLUMN=VALUE… | FILE with --lines]
     lithify tables get|delete NAME COLUMN=VALUE…
     lithify tables scan NAME [COLUMN=VALUE…] [--index INDEX] [--at TIME]
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import typer
 
-from lithify.cli.tables import definitions, rows, transactions
+from lithify.cli.tables import definitions, partitions, rows, transactions
 
 __all__ = ["app"]
 
@@ -28,6 +29,7 @@ app.command()(definitions.create)
 app.command()(definitions.show)
 app.command()(definitions.alter)
 app.command()(definitions.drop)
+app.command("partitions")(partitions.list_partitions)
 app.command()(rows.put)
 app.command()(rows.get)
 app.command()(rows.scan)

@@ -12,6 +12,7 @@
     lithify_catalog_compaction_runs_total{result}         by this node
     lithify_catalog_compaction_removed_total              versions
     lithify_nodes{state}                         members that are alive or silent
+    lithify_table_partitions{state}              of the cluster, as known here: `partitions.py`
     lithify_cluster_problems                     see `overview.py`
 
 `read_meters` runs in the cluster thread; `cluster_metrics` in any.
@@ -20,11 +21,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from lithify.http.cluster.overview import read_overview
+from lithify.http.cluster.partitions import STATES, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,8 +78,11 @@ async def read_meters(cluster: ClusterAccess) -> dict[str, Any]:
     history, trimming = cluster.history, cluster.trimming
     record = None if history is None else await asyncio.to_thread(history.runs.record)
     trimmed = None if trimming is None else await asyncio.to_thread(trimming.runs.record)
+    tables = cluster.tables
+    known = {} if tables is None else tables.hosting.assignments.known
     return await read_overview(cluster) | {
         "groups": groups,
+        "partitions": Counter(state_of(each.assignment) for each in known.values()),
         "leader_changes": cluster.leader_changes,
         "record": record,
         "trimmed": trimmed,
@@ -132,6 +138,12 @@ def cluster_metrics(found: dict[str, Any]) -> Iterator[Metric]:
     nodes.add_metric(("alive",), alive)
     nodes.add_metric(("silent",), len(found["nodes"]) - alive)
     yield nodes
+    partitions = GaugeMetricFamily(
+        "lithify_table_partitions", "Partitions of tables.", labels=("state",)
+    )
+    for state in STATES:
+        partitions.add_metric((state,), found["partitions"][state])
+    yield partitions
     problems = len(found["problems"])
     yield _gauge("lithify_cluster_problems", "Problems that the health check names.", problems)
 

@@ -115,7 +115,7 @@ class _Request:
     refusal: str = ""
     """The last answer of a node."""
     absent: set[Address] = field(default_factory=set)
-    """Nodes that have answered that they do not have the group."""
+    """Nodes that have answered that they do not have the group, since a node that has it."""
     unproven: set[Address] = field(default_factory=set)
     """Nodes that do not have the same cluster secret."""
 
@@ -350,6 +350,9 @@ class RaftClient:
             raise MayHaveHappened(f"{text}; {UNKNOWN}")
         if answer.outcome == OperationOutcome.ABSENT:
             request.absent.add(address)
+        else:
+            # The group may move to a node that was asked before.
+            request.absent.clear()
         if answer.outcome == OperationOutcome.REFUSED:
             raise OperationRefused(text)
         if answer.outcome == OperationOutcome.BEGUN:

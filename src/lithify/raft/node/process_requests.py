@@ -56,6 +56,18 @@ class _Forwarding:
     addresses: list[Address]
     client: RaftClient
     in_flight: int = 0
+    is_replaced: bool = False
+    """Another client is used from now on; this one is closed when it is idle."""
+
+    def end(self) -> None:
+        """Another client is used."""
+        self.is_replaced = True
+        self.close_if_idle()
+
+    def close_if_idle(self) -> None:
+        """Close the client when nothing uses it any longer."""
+        if self.is_replaced and not self.in_flight:
+            self.client.close()
 
 
 class ProcessRequests:
@@ -234,9 +246,9 @@ class ProcessRequests:
         begun: bool,
     ) -> CommandResult:
         used = self._forwarding.get(name)
-        if used is not None and not used.in_flight and not set(used.addresses) & set(others):
-            # All members have moved or were replaced.
-            used.client.close()
+        if used is not None and set(used.addresses) != set(others):
+            # Members have moved, come or gone: those of before may all be absent.
+            used.end()
             used = None
         if used is None:
             transport = self._node.transport
@@ -257,6 +269,7 @@ class ProcessRequests:
             raise _unanswered(operation, "the node stops", begun=True) from None
         finally:
             used.in_flight -= 1
+            used.close_if_idle()
             self._tasks.discard(task)
 
 
