@@ -16,6 +16,8 @@
 4. Then the core is asked. If it accepts the snapshot, the snapshot replaces the log once all
    earlier appends are durable (`raft/group/finish_install.py`). If not, nothing has changed.
 
+Repeated messages are answered until then, so that the leader waits for the end.
+
 It is aborted after `silence_ticks` without a message, or when another term begins; but not after
 the core has accepted it, since the core then has no other log.
 """
@@ -97,8 +99,14 @@ class Receiving(Generic[S]):
 
     def receive(self, message: TransferMessage, term: int, applied: int) -> None:
         """Process a leader's message; `term` and `applied` are this member's."""
-        if message.term != term or self._taken:
+        if message.term != term:
             # The core learns a newer term by itself, and the offer is repeated.
+            return
+        if self._taken:
+            # The log is being replaced, which takes long if it is large: the leader must not take
+            # this member for silent.
+            if self._offer is not None and message.transfer == self._offer.transfer:
+                self._answer(message, self._number, applied, TransferState.GOING)
             return
         if isinstance(message, SnapshotOffer):
             self._begin(message, applied)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from lithify.errors import Corrupt, ReadFailed
 from lithify.raft.core.messages import SnapshotStatus
-from lithify.raft.core.values import fit
+from lithify.raft.core.values import entry_bytes, fit
 from lithify.raft.errors import EntryUnreadable
 from lithify.raft.snapshots.messages import (
     SnapshotEntries,
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["Sender", "Sending", "SendingSettings"]
 
 ENTRIES_READ = 256
-"""Live entries that are read at a time."""
+"""Live entries that are read at a time, if they are small."""
+ENTRIES_READ_FIRST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +149,20 @@ class Sender:
         yield SnapshotPiece(*self._address, number + 1, before or b"", last=True)
 
     def _entries(self, applied: int) -> Iterator[list[Entry]]:
-        wanted = self._live.floor(applied + 1)
+        wanted, limit = self._live.floor(applied + 1), self._settings.entries_bytes_max
+        count = ENTRIES_READ_FIRST
         for indexes in wanted.chunks(ENTRIES_READ):
-            entries = self._log.read(indexes.tolist())
-            while entries:
-                some = fit(entries, self._settings.entries_bytes_max)
-                yield some
-                entries = entries[len(some) :]
+            at = 0
+            while at < len(indexes):
+                entries = self._log.read(indexes[at : at + count].tolist())
+                at += count
+                # Large entries are read a few at a time: a read is done between two messages.
+                is_large = entry_bytes(entries) > limit
+                count = max(1, count // 2) if is_large else min(2 * count, ENTRIES_READ)
+                while entries:
+                    some = fit(entries, limit)
+                    yield some
+                    entries = entries[len(some) :]
 
 
 class Sending:

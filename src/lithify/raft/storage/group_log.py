@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["GroupLog", "ReadPlan"]
 
 
+READ_FIRST = 16
+READ_MAX = 256
+"""Entries that are read at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     """Entries that were in memory, and the segments that have the others."""
@@ -150,8 +155,10 @@ class GroupLog:
         """Entries of the normal section in [start, stop), at least one if there is one."""
         found: list[Entry] = []
         room = bytes_max
-        for low in range(start, stop, 256):
-            high = min(stop, low + 256)
+        high, step = start, READ_FIRST
+        while high < stop:
+            # Few at first: if they are large, no more fit.
+            low, high, step = high, min(stop, high + step), min(2 * step, READ_MAX)
             try:
                 some = self.table.get_run(low, high) or self.read(range(low, high))
             except EntryUnreadable as error:
