@@ -103,6 +103,7 @@ def test_metrics_have_the_state_of_the_cluster(node: ClusterNode) -> None:
         "lithify_catalog_version 1.0",
         "lithify_metastore_floor 0.0",
         "lithify_cluster_problems 0.0",
+        'lithify_table_partitions{state="moving"} 0.0',
     ):
         assert line in lines, line
     samples = [line.rpartition(" ") for line in lines if not line.startswith("#")]
