@@ -13,8 +13,8 @@
                                       <-    SnapshotAck(n + 1, DONE)     in force
 
 All messages of a transfer carry its number, which the leader chooses at random, and are numbered
-themselves. The next is sent when one is acknowledged; that is the flow control. A lost message is
-sent again. `REFUSED` ends a transfer; the member's log is unchanged.
+themselves. A few are sent ahead of their acknowledgements; that is the flow control. Lost messages
+are sent again. `REFUSED` ends a transfer; the member's log is unchanged.
 
 Every message may be lost, repeated or delayed. `term` is the sending leader's.
 """

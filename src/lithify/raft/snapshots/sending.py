@@ -11,8 +11,9 @@
 3. The state, in the pieces of the file.
 4. The member reports that the snapshot is in force.
 
-Each message waits for the acknowledgement of the one before. A message without an answer is
-repeated after some ticks; after `tries_max` times the transfer has failed. It has failed too when
+Up to `messages_ahead` messages are sent without an acknowledgement; one of them acknowledges all
+before it. Those without an answer are repeated after some ticks; after `tries_max` times the
+transfer has failed. It has failed too when
 the snapshot's files are deleted because there is a newer one: the group then ends it (`close`).
 
 `Sending` has the transfers to all members: at most one per member. After a failure the next one
@@ -21,6 +22,7 @@ waits, each time twice as long.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,8 @@ __all__ = ["Sender", "Sending", "SendingSettings"]
 ENTRIES_READ = 256
 """Live entries that are read at a time, if they are small."""
 ENTRIES_READ_FIRST = 16
+SENT_AT_ONCE = 2
+"""Messages that are read and sent for one acknowledgement, so that the loop is not held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class SendingSettings:
 
     entries_bytes_max: int = 1 << 20
     """The maximum of one message; a larger entry has a message of its own."""
+    messages_ahead: int = 8
+    """So that reading, sending and writing overlap."""
     resend_ticks: int = 10
     tries_max: int = 5
     backoff_ticks: int = 50
@@ -89,8 +95,11 @@ class Sender:
         """The error of a read."""
         self._rest: Iterator[TransferMessage] = iter(())
         self._tries = self._silent_ticks = 0
-        self._current: TransferMessage = SnapshotOffer(*self._address, 0, self._stored.head)
-        self._out: list[RaftMessage] = [self._current]
+        offer = SnapshotOffer(*self._address, 0, self._stored.head)
+        self._newest: TransferMessage = offer
+        """The last one that was sent: it is repeated until the member reports the end."""
+        self._unanswered: deque[TransferMessage] = deque((offer,))
+        self._out: list[RaftMessage] = [offer]
 
     def take(self) -> list[RaftMessage]:
         """Take the messages to be sent."""
@@ -104,19 +113,27 @@ class Sender:
         self._silent_ticks = self._tries = 0
         if ack.state is not TransferState.GOING:
             self.close(arrived=ack.state is TransferState.DONE)
-        elif ack.number == self._current.number:
+        elif self._unanswered and ack.number >= self._unanswered[0].number:
             if not ack.number:
                 self._rest = self._messages(ack.applied)
+            while self._unanswered and self._unanswered[0].number <= ack.number:
+                self._unanswered.popleft()
             try:
-                following = next(self._rest, None)
+                self._send_more()
             except (Corrupt, ReadFailed, EntryUnreadable, OSError) as error:
                 # The next transfer retries, after the repair.
                 self.failure = error
                 self.close(arrived=False)
+
+    def _send_more(self) -> None:
+        for _ in range(SENT_AT_ONCE):
+            room = self._settings.messages_ahead - len(self._unanswered)
+            following = next(self._rest, None) if room > 0 else None
+            if following is None:
                 return
-            if following is not None:
-                self._current = following
-                self._out.append(following)
+            self._newest = following
+            self._unanswered.append(following)
+            self._out.append(following)
 
     def tick(self) -> None:
         """Count one tick."""
@@ -127,7 +144,7 @@ class Sender:
             if self._tries >= self._settings.tries_max:
                 self.close(arrived=False)
             else:
-                self._out.append(self._current)
+                self._out += self._unanswered or (self._newest,)
 
     def close(self, *, arrived: bool) -> None:
         """End the transfer."""

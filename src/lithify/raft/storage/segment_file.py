@@ -35,6 +35,7 @@ from lithify.log.segments.segment_file import (
     read_footer,
     read_header,
 )
+from lithify.raft.core.values import fit
 from lithify.raft.entry import Entry
 from lithify.raft.storage.damage import intact_frames
 from lithify.raft.storage.file_names import segment_name
@@ -240,7 +241,9 @@ class SegmentAppender:
     def append(self, entries: Sequence[Entry]) -> int:
         """Write as many of the ascending entries as there is room for; returns their number."""
         room = self._limits.entries_max - self.entries
-        chosen = entries[:room]
+        space = max(1, self._limits.frame_bytes_max - self.frame_bytes)
+        # The batch copies all that it gets.
+        chosen = fit(list(entries[:room]), space)
         batch = FrameBatch(
             [entry.payload for entry in chosen],
             [entry.term for entry in chosen],
@@ -249,7 +252,6 @@ class SegmentAppender:
             [entry.index for entry in chosen],
             PAYLOAD_BYTES_MAX,
         )
-        space = max(1, self._limits.frame_bytes_max - self.frame_bytes)
         piece = batch.take(space, 0, 2**63 - 1, self._synced)
         self._writer.append_piece(piece)
         return len(piece.positions)

@@ -8,8 +8,10 @@ import pytest
 
 from lithify.catalog.commands.tables import AddColumns, ColumnDefinition, CreateTable
 from lithify.catalog.commands.zones import CreateZone
+from lithify.node.catalog.table_needs import TableNeeds
 from lithify.node.node import Node
 from lithify.node.settings import NodeSettings
+from lithify.tables.assignments import Assignment
 from tests.patience import wait_until
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from lithify.catalog.versions import CatalogVersions
     from lithify.catalog_compaction.compaction import CatalogCompaction
     from lithify.catalog_compaction.decision import Decision
+    from lithify.catalog_compaction.runner import Placement
     from lithify.tables.tables import Tables
 
 COLUMNS = (ColumnDefinition("id", "int32"), ColumnDefinition("count", "int32"))
@@ -140,3 +143,16 @@ def test_the_version_of_an_open_transaction_stays_until_it_has_ended(opened: Tab
     opened.ask(lambda: opened.tables.commit(handle))
     assert opened.get("others", 1) == {"id": 1, "count": 1}
     wait_until(lambda: opened.is_trimmed_to(newest))
+
+
+def test_the_version_that_a_moving_partition_follows_is_needed(opened: TableNode) -> None:
+    moving = Assignment(("n1", "n2"), 7, pending=("n2", "n3"), formed=True)
+    needs = TableNeeds(opened.tables, opened.node.cluster.catalog)
+
+    async def placed() -> Placement:
+        await opened.tables.hosting.assignments.create({(999, 0): moving})
+        return await needs.placement()
+
+    found: Placement = opened.ask(placed)
+    assert found.rebalances == {(999, 0): 7}
+    assert found.assignments[999, 0] == {"n1", "n2"}
