@@ -99,9 +99,9 @@ def rebalance(directory: str, sizes: Sizes) -> Iterator[Case]:
             "rebalance",
             f"one more replica of a partition with {size_bytes / 2**20:,.0f} MiB of live rows",
             "the bytes over loopback, written, fsync",
-            1 / 3,
-            size_bytes,
-            "B",
+            0.33,
+            size_bytes / 1e9,
+            "GB",
             ours,
             lambda: _copy(source, f"{directory}/target"),
         )
