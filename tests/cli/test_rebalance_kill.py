@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lithify.exit_codes import NOT_FOUND
 from tests.cli.cluster_members import Member, members, start_all
 from tests.cli.nodes import COMMAND
 from tests.cli.test_tables_kill import COUNTER, TICK_MS, Writers, check
@@ -72,12 +73,15 @@ def test_a_node_joins_and_one_leaves_while_others_are_killed(tmp_path: Path, see
             wait_until(lambda: is_on(first, "n1", "n2", "n3", "n4"))
             before = writers.done
             wait_until(lambda: writers.done > before + 30)
-            leave = [str(COMMAND), "cluster", "leave", "n3", "--url", first.url]
-            with subprocess.Popen(leave, stderr=subprocess.PIPE, text=True) as leaving:
+            leave = ("cluster", "leave", "n3")
+            command = [str(COMMAND), *leave, "--url", first.url]
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as leaving:
                 kill(rng.choice((second, third, fourth)), nodes, writers)
-                _, errors = leaving.communicate(timeout=PROCESS_S_MAX)
-                assert leaving.returncode == 0, errors
-            assert is_on(first, "n1", "n2", "n4")
+                leaving.communicate(timeout=PROCESS_S_MAX)
+            if leaving.returncode:
+                # Refused: the quorum of the cluster was at risk, or the answer was lost.
+                wait_until(lambda: first.try_run(*leave)[0] in (0, NOT_FOUND))
+            wait_until(lambda: is_on(first, "n1", "n2", "n4"))
             wait_until(lambda: not has_partitions(third))
             before = writers.done
             wait_until(lambda: writers.done > before + 30)
