@@ -32,7 +32,16 @@ from lithify.errors import LithifyError, WriteFailed
 from lithify.fs import MemoryFileSystem
 from lithify.raft.commands import CommandResult, CommandResults, Result
 from lithify.raft.compaction.settings import GroupCompactionSettings
-from lithify.raft.core import ConfChange, Config, CoreSettings, Dropped, MemberChange, Mode, Op
+from lithify.raft.core import (
+    ConfChange,
+    Config,
+    CoreSettings,
+    Dropped,
+    MemberChange,
+    Mode,
+    Op,
+    PeerChanged,
+)
 from lithify.raft.core.errors import InvalidChange
 from lithify.raft.group.removed_members import (
     NEVER_LEFT,
@@ -230,9 +239,12 @@ class World:
         for member in list(self.members.values()):
             if self.random.random() < self.speeds[member.name]:
                 with self.running(member):
-                    for group in member.groups.values():
-                        group.tick()
+                    self.tick_groups(member)
                     self.work(member)
+
+    def tick_groups(self, member: Member) -> None:
+        for group in member.groups.values():
+            group.tick()
 
     def background(self) -> None:
         for member in list(self.members.values()):
@@ -259,6 +271,8 @@ class World:
         if isinstance(message, MemberQuery):
             word = group.removal_notice(message.sender)
             self.network += [] if word is None else [(name, word)]
+            if word is None:
+                group.report(PeerChanged(message.sender))
         elif isinstance(message, MemberRemoved):
             # Who leaves begins with an empty disk here, and with it would lose the other groups.
             if len(self.groups) == 1 and group.believes(message):
@@ -450,8 +464,7 @@ class World:
         self.clock.advance(0.1)
         for member in list(self.members.values()):
             with self.running(member):
-                for group in member.groups.values():
-                    group.tick()
+                self.tick_groups(member)
                 self.work(member)
                 for _ in range(12):
                     for act in member.background():

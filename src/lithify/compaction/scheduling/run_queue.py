@@ -197,16 +197,20 @@ class RunQueue:
             raise _disk_in_use(running)
         runs.take_disk().release()
 
-    def observe(self, kind: str, logs: Iterable[ScheduledLog]) -> None:
-        """Update the observations of all logs of a kind.
+    def observe(
+        self, kind: str, logs: Iterable[ScheduledLog], unchanged: Iterable[str] = ()
+    ) -> list[ScheduledLog]:
+        """Update the observations of all logs of a kind; those that are running are returned.
 
-        May read files. Logs of that kind that are not in `logs` are removed.
+        `unchanged` are the names of logs of which an earlier observation is true. May read files.
+        Logs of that kind that are in neither are removed.
         """
-        seen = set()
+        seen, running = {f"{kind} {name}" for name in unchanged}, []
         for each in logs:
             seen.add(_key(each))
             try:
-                self._observe(each)
+                if not self._observe(each):
+                    running.append(each)
             except LogClosed:
                 continue
             except (LithifyError, OSError) as error:
@@ -218,13 +222,14 @@ class RunQueue:
             for device in {member.disk for member in self._members.values()}:
                 if self._schedule.due(device, now_ms) is not None:
                     self._wake(device)
+        return running
 
-    def _observe(self, each: ScheduledLog) -> None:
-        """Update the observation of one log."""
+    def _observe(self, each: ScheduledLog) -> bool:
+        """Update the observation of one log, unless it is running."""
         key = _key(each)
         with self._changed:
             if self._is_running(key):
-                return
+                return False
             member = self._members.get(key)
             if member is not None and member.log.runs is not each.runs:
                 member.log, member.unfinished = each, None
@@ -242,6 +247,7 @@ class RunQueue:
                 self._schedule.began(key, began_ms)
             member.observed, member.unfinished = True, unfinished
             self._schedule.observe(key, observation, self.clock.now_ms())
+        return True
 
     def status(self, scheduled: ScheduledLog, request_id: str | None = None) -> CompactionStatus:
         """The status of a log, or of a request; raises `RequestUnknown`."""

@@ -246,6 +246,11 @@ class GroupCompaction:
             ended(error)
 
     @property
+    def is_idle(self) -> bool:
+        """Is no job due, now or later?"""
+        return not (self._drop_wanted or self._plans) and self._purge_ms is None
+
+    @property
     def is_running(self) -> bool:
         """Is a job in progress?"""
         return self._running_at is not None

@@ -54,6 +54,11 @@ class LiveEntryRewrites(Generic[S]):
         """Stop: this member does not lead, or leads in another term."""
         self._rewriter.stop()
 
+    @property
+    def is_idle(self) -> bool:
+        """Is nothing being moved?"""
+        return not self._rewriter.is_active
+
     def tick(self) -> None:
         """Count one tick."""
         self._rewriter.tick()

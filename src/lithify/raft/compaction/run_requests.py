@@ -38,7 +38,7 @@ from lithify.raft.compaction.group_compaction import RunWanted
 from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from lithify.compaction.reports.report import Report
     from lithify.compaction.run.compactor import DryRun
@@ -120,6 +120,8 @@ class RunRequests(Generic[G]):
         self._loop = asyncio.get_running_loop()
         self._queue = queue or RunQueue(SystemClock())
         self._observing = False
+        self._changed: set[str] = set()
+        """Groups whose triggers the queue may not know."""
         self.started_ms = self._queue.clock.now_ms()
         """When the first interval of each group begins."""
 
@@ -141,20 +143,27 @@ class RunRequests(Generic[G]):
         else:
             self._read(request, done)
 
-    def observe(self, groups: Iterable[G]) -> None:
-        """Pass the triggers of all groups to the queue."""
+    def observe(self, groups: Mapping[str, G], changed: Iterable[str]) -> None:
+        """Pass the triggers of groups to the queue: of those that have worked since."""
+        self._changed.update(changed)
         if self._observing:
             # The disk is slow; the readers are for clients too.
             return
         self._observing = True
-        scheduled = [self._scheduled(group) for group in groups]
+        changed, self._changed = self._changed, set()
+        scheduled = [self._scheduled(groups[name]) for name in changed if name in groups]
+        names = list(groups)
 
         def observed(result: object) -> None:
             self._observing = False
             if isinstance(result, Exception):
+                self._changed.update(changed)
                 log.error("triggers cannot be evaluated", reason=repr(result))
+            else:
+                assert isinstance(result, list)
+                self._changed.update(each.name for each in result)
 
-        self._disk.read(lambda: self._queue.observe("group", scheduled), observed)
+        self._disk.read(lambda: self._queue.observe("group", scheduled, names), observed)
 
     def _scheduled(self, group: G) -> _Scheduled[G]:
         return _Scheduled(group, self._device, self)

@@ -9,6 +9,7 @@ from lithify.raft.core.messages import (
     Commit,
     Heartbeat,
     InstallSnapshot,
+    Sleep,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -56,7 +57,7 @@ class Candidate(RoleState):
     def receive(self, message: RaftMessage) -> None:
         """Count votes, or follow another leader of this term."""
         engine = self.engine
-        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):
+        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot | Sleep):
             engine.follow(engine.term, message.sender)
             engine.role.receive(message)
         elif isinstance(message, TimeoutNow):

@@ -15,7 +15,10 @@ from lithify.raft.core.messages import (
     HeartbeatReply,
     InstallSnapshot,
     ReadReply,
+    Sleep,
+    SleepReply,
     TimeoutNow,
+    WakeUp,
 )
 from lithify.raft.core.ready import ReadState, Role
 from lithify.raft.core.values import NOBODY
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from lithify.raft.core.messages import RaftMessage
 
 from lithify.raft.core.role_state import RoleState
+from lithify.raft.core.sleep import CALL_TICKS, MISSED_CHECKS_MAX
 
 __all__ = ["Follower"]
 
@@ -37,20 +41,29 @@ class Follower(RoleState):
     def __init__(self, engine: Engine, leader: str) -> None:
         super().__init__(engine)
         self.leader = leader
+        self._calling = False
+        """Was it woken, and has not heard the leader since?"""
+        self._missed_checks = 0
 
     def tick(self) -> None:
         """Campaign when the leader is silent; a member that may not campaign has no leader then.
 
         So one that was removed, and was not notified, asks whether it is still a member.
         """
+        if self.asleep:
+            return
+        if self._calling and self.leader and self.elapsed % CALL_TICKS == 0:
+            engine = self.engine
+            engine.outbox.send(WakeUp(engine.node, self.leader, engine.term))
         super().tick()
         if self.elapsed >= self.timeout and self.leader:
             self.forget_leader()
 
     def receive(self, message: RaftMessage) -> None:
         """Process entries, heartbeats, snapshots, and replies of the leader."""
-        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):
+        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot | Sleep):
             self.elapsed = 0
+            self._calling = False
             if self.leader != message.sender:
                 self.leader = message.sender
                 self.engine.report_role()
@@ -62,6 +75,8 @@ class Follower(RoleState):
                 self.engine.commit_to(message.index)
         elif isinstance(message, Heartbeat):
             self._heartbeat(message)
+        elif isinstance(message, Sleep):
+            self._sleep(message)
         elif isinstance(message, InstallSnapshot):
             self._install(message)
         elif isinstance(message, TimeoutNow):
@@ -72,7 +87,46 @@ class Follower(RoleState):
     def forget_leader(self) -> None:
         """Allow a vote at once: the caller knows that the leader is gone."""
         self.leader = NOBODY
+        self.asleep = False
         self.engine.report_role()
+
+    # Sleep.
+
+    def _sleep(self, message: Sleep) -> None:
+        engine, log = self.engine, self.engine.log
+        if message.index > log.last_index:
+            raise LogTooShort(engine.node, message.index, log.last_index)
+        if log.committed < message.index and log.matches(message.index, message.term):
+            engine.commit_to(message.index)
+        done = min(log.stable, log.applied)
+        epoch_of, self._missed_checks = engine.settings.epoch_of, 0
+        # An offer of a process that has ended since would not be followed by another event.
+        self.asleep = (
+            message.index == done == log.last_index
+            and epoch_of(message.sender) == message.epoch != 0
+        )
+        node, to, term = engine.node, message.sender, engine.term
+        if self.asleep:
+            engine.outbox.send(SleepReply(node, to, term, message.round, epoch_of(node)))
+        else:
+            engine.outbox.send(HeartbeatReply(node, to, term, 0))
+
+    def wake(self) -> None:
+        """Call the leader until it is heard."""
+        if self.asleep:
+            self.asleep, self._calling, self.elapsed = False, True, 0
+
+    def peer_changed(self, peer: str) -> None:
+        """If it is the leader's node, it was silent for an election timeout, or has forgotten."""
+        if peer == self.leader and (self.asleep or self._calling):
+            self.wake()
+            self.elapsed = max(self.elapsed, self.engine.settings.election_ticks)
+
+    def check_sleep(self) -> None:
+        """Wake if the leader has not repeated its offer."""
+        self._missed_checks += 1
+        if self._missed_checks > MISSED_CHECKS_MAX:
+            self.wake()
 
     def _append(self, request: AppendRequest) -> None:
         engine, log = self.engine, self.engine.log

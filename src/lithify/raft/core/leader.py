@@ -45,13 +45,17 @@ from lithify.raft.core.messages import (
     HeartbeatReply,
     ReadReply,
     ReadRequest,
+    Sleep,
+    SleepReply,
     TimeoutNow,
+    WakeUp,
 )
 from lithify.raft.core.progress import Flow, Inflight, Progress
 from lithify.raft.core.quorum import agreed_index, has_quorum
 from lithify.raft.core.read_index import Read, ReadQueue
 from lithify.raft.core.ready import ReadState, Role, SendSnapshot
 from lithify.raft.core.role_state import RoleState
+from lithify.raft.core.sleep import LeaderSleep
 from lithify.raft.core.values import ENTRY_BYTES, NOBODY, EntryKind, entry_bytes
 from lithify.raft.entry import make_entries
 from lithify.raft.errors import EntryUnreadable
@@ -74,6 +78,7 @@ class Leader(RoleState):
         self.leader = engine.node
         self.progress: dict[str, Progress] = {}
         self._reads = ReadQueue()
+        self._sleep = LeaderSleep(engine.settings)
         self._since_heartbeat = 0
         self._transfer_to = NOBODY
         self._transfer_ticks = 0
@@ -95,6 +100,8 @@ class Leader(RoleState):
 
     def tick(self) -> None:
         """Send heartbeats, and check the quorum once per election timeout."""
+        if self.asleep:
+            return
         settings = self.engine.settings
         self.elapsed += 1
         self._since_heartbeat += 1
@@ -113,9 +120,15 @@ class Leader(RoleState):
                 settings.events(QuorumLost(self.engine.node, self.engine.term))
                 self.engine.follow(self.engine.term, NOBODY)
                 return
+        if settings.sleep_ticks:
+            self._sleep.tick(settled=self._is_settled())
         if self._since_heartbeat >= settings.heartbeat_ticks:
             self._since_heartbeat = 0
-            self._send_heartbeats()
+            if self._sleep.is_offered:
+                self._offer_sleep()
+                self.asleep = self._sleep.is_complete(self.progress)
+            else:
+                self._send_heartbeats()
 
     def _active_quorum(self) -> bool:
         active = {peer for peer, progress in self.progress.items() if progress.recently_active}
@@ -129,6 +142,55 @@ class Leader(RoleState):
             # Above `match` the peer's log may differ, so it may treat no more as committed.
             commit = min(progress.match, engine.log.committed)
             engine.outbox.send(Heartbeat(engine.node, peer, engine.term, commit, self._reads.round))
+
+    # Sleep.
+
+    def _is_settled(self) -> bool:
+        """Whether all members have the whole log, and no client waits."""
+        engine, log = self.engine, self.engine.log
+        last, epoch_of = log.last_index, engine.settings.epoch_of
+        if not log.committed == log.applied == log.stable == last:
+            return False
+        if self._transfer_to or not self._reads.is_empty:
+            return False
+        return all(
+            each.match == last and each.flow is Flow.REPLICATE and epoch_of(peer)
+            for peer, each in self.progress.items()
+        )
+
+    def _offer_sleep(self) -> None:
+        engine, round_ = self.engine, self._sleep.round
+        node, term, last = engine.node, engine.term, engine.log.last_index
+        epoch = engine.settings.epoch_of(node)
+        for peer in self.progress:
+            engine.outbox.send(Sleep(node, peer, term, last, round_, epoch))
+
+    def wake(self) -> None:
+        """Wake the members too."""
+        self._sleep.end()
+        if self.asleep:
+            self.asleep = False
+            # Their nodes were heard, otherwise it would have been woken.
+            self.elapsed = self._since_heartbeat = 0
+            for progress in self.progress.values():
+                progress.recently_active = True
+            self._send_heartbeats()
+
+    def peer_changed(self, peer: str) -> None:
+        """The process of a member has ended, and forgot that it sleeps, or is not heard."""
+        progress = self.progress.get(peer)
+        if progress is not None and self.asleep:
+            self.wake()
+            progress.recently_active = False
+            progress.silent_ticks = max(progress.silent_ticks, self.engine.settings.election_ticks)
+
+    def check_sleep(self) -> None:
+        """Offer the same round again; wake if a member has not answered the last offer."""
+        if self._sleep.is_complete(self.progress):
+            self._sleep.begin_check()
+            self._offer_sleep()
+        else:
+            self.wake()
 
     # Proposals.
 
@@ -217,6 +279,7 @@ class Leader(RoleState):
 
     def _append(self, payloads: list[bytes], kind: EntryKind) -> range:
         engine = self.engine
+        self._sleep.end()
         first, term = engine.log.last_index + 1, engine.term
         # A plain number: comparing an `IntEnum` is ten times slower, and every member compares it.
         engine.append(make_entries(first, term, payloads, int(kind)))
@@ -309,6 +372,7 @@ class Leader(RoleState):
 
     def unreachable(self, report: Unreachable) -> None:
         """Reset what was sent ahead."""
+        self.wake()
         progress = self.progress.get(report.peer)
         if progress is not None and progress.flow is Flow.REPLICATE:
             progress.probe(progress.match + 1)
@@ -323,6 +387,10 @@ class Leader(RoleState):
             self._heartbeat_reply(message)
         elif isinstance(message, ReadRequest):
             self._ask(Read(message.sender, message.context))
+        elif isinstance(message, SleepReply):
+            self._sleep_reply(message)
+        elif isinstance(message, WakeUp):
+            self._sleep.end()
 
     def _append_reply(self, reply: AppendReply) -> None:
         progress, log = self.progress.get(reply.sender), self.engine.log
@@ -361,6 +429,13 @@ class Leader(RoleState):
                 progress.inflight.free_oldest()
         progress.round = max(progress.round, reply.round)
         self._confirm_reads()
+
+    def _sleep_reply(self, reply: SleepReply) -> None:
+        progress = self.progress.get(reply.sender)
+        if progress is not None:
+            progress.answered()
+            self._sleep.answered(reply)
+            self.asleep = self.asleep or self._sleep.is_complete(self.progress)
 
     # Commits.
 
@@ -413,6 +488,7 @@ class Leader(RoleState):
         self._ask(Read(self.engine.node, context))
 
     def _ask(self, read: Read) -> None:
+        self._sleep.end()
         self._reads.add(read, self.engine.log.committed if self._term_committed else None)
 
     def _confirm_reads(self) -> None:

@@ -35,6 +35,8 @@ from lithify.raft.core.messages import (
     Commit,
     Heartbeat,
     InstallSnapshot,
+    Sleep,
+    SleepReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -90,6 +92,8 @@ class Engine:
 
     def receive(self, message: RaftMessage) -> None:
         """Process a message of another member, or this member's own vote."""
+        if self.role.asleep and not isinstance(message, Sleep | SleepReply):
+            self.role.wake()
         if isinstance(message, VoteRequest) and not self.may_vote:
             self.settings.events(VoteIgnored(self.node, message.sender, message.term, NOBODY))
             return
@@ -105,7 +109,7 @@ class Engine:
             elif isinstance(message, VoteReply) and message.pre and message.granted:
                 pass
             elif isinstance(
-                message, AppendRequest | Commit | Heartbeat | InstallSnapshot | TimeoutNow
+                message, AppendRequest | Commit | Heartbeat | InstallSnapshot | Sleep | TimeoutNow
             ):
                 self.follow(message.term, message.sender)
             else:
@@ -119,7 +123,7 @@ class Engine:
             self.role.receive(message)
 
     def _answer_old_term(self, message: RaftMessage) -> None:
-        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot):
+        if isinstance(message, AppendRequest | Commit | Heartbeat | InstallSnapshot | Sleep):
             self.hold(AppendReply(self.node, message.sender, self.term, 0))
         elif isinstance(message, VoteRequest) and message.pre:
             self.hold(VoteReply(self.node, message.sender, self.term, granted=False, pre=True))

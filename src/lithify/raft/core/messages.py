@@ -9,8 +9,11 @@ Between members, all with sender, receiver and the sender's term:
     InstallSnapshot  -> AppendReply         the state was transferred and waits to be installed
     ReadRequest      -> ReadReply           a follower's linearizable read
     TimeoutNow                              campaign at once
+    Sleep            -> SleepReply          the group is idle (`sleep.py`)
+    WakeUp                                  the sender waits for its leader to wake
 
-From the driver, to its own core: `StorageAppended`, `Applied`, `SnapshotStatus`, `Unreachable`.
+From the driver, to its own core: `StorageAppended`, `Applied`, `SnapshotStatus`, `Unreachable`,
+`PeerChanged`, `SleepCheck`.
 
 `str` of each is one line, which logs and stories print.
 """
@@ -37,15 +40,20 @@ __all__ = [
     "HeartbeatReply",
     "InstallSnapshot",
     "LocalMessage",
+    "PeerChanged",
     "RaftMessage",
     "ReadReply",
     "ReadRequest",
+    "Sleep",
+    "SleepCheck",
+    "SleepReply",
     "SnapshotStatus",
     "StorageAppended",
     "TimeoutNow",
     "Unreachable",
     "VoteReply",
     "VoteRequest",
+    "WakeUp",
     "describe_entries",
 ]
 
@@ -223,6 +231,40 @@ class InstallSnapshot(RaftMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class Sleep(RaftMessage):
+    """The leader is alive, and has nothing to do; all members have its log, which ends at `index`.
+
+    That entry is of its term. `epoch` is that of its process.
+    """
+
+    index: int
+    round: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return self._line(f"sleep at {self.index} round {self.round}")
+
+
+@dataclass(frozen=True, slots=True)
+class SleepReply(RaftMessage):
+    """The sender sleeps since this round; `epoch` is that of its process."""
+
+    round: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return self._line(f"sleeps in round {self.round}")
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp(RaftMessage):
+    """The sender is awake, and its leader may sleep."""
+
+    def __str__(self) -> str:
+        return self._line("wake up")
+
+
+@dataclass(frozen=True, slots=True)
 class StorageAppended:
     """The storage appends up to this number are durable."""
 
@@ -252,4 +294,16 @@ class Unreachable:
     peer: str
 
 
-LocalMessage = StorageAppended | Applied | SnapshotStatus | Unreachable
+@dataclass(frozen=True, slots=True)
+class PeerChanged:
+    """The epoch of a peer's process is another one, or unknown, or the peer does not sleep."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class SleepCheck:
+    """About a minute has passed since the last one: check whether the others sleep too."""
+
+
+LocalMessage = StorageAppended | Applied | SnapshotStatus | Unreachable | PeerChanged | SleepCheck

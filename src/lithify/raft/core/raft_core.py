@@ -22,7 +22,14 @@ from lithify.raft.core.errors import DropReason, ProposalDropped, TransferDroppe
 from lithify.raft.core.follower import Follower
 from lithify.raft.core.leader import Leader
 from lithify.raft.core.member_state import Engine
-from lithify.raft.core.messages import Applied, SnapshotStatus, StorageAppended, Unreachable
+from lithify.raft.core.messages import (
+    Applied,
+    PeerChanged,
+    SleepCheck,
+    SnapshotStatus,
+    StorageAppended,
+    Unreachable,
+)
 from lithify.raft.core.ready import Ready, StorageAppend
 
 if TYPE_CHECKING:
@@ -94,6 +101,11 @@ class RaftCore:
             engine.role.snapshot_sent(message)
         elif isinstance(message, Unreachable):
             engine.role.unreachable(message)
+        elif isinstance(message, PeerChanged):
+            engine.role.peer_changed(message.peer)
+        elif isinstance(message, SleepCheck):
+            if engine.role.asleep:
+                engine.role.check_sleep()
         elif message.to != engine.node:
             raise InvalidInput(f"message to {message.to} was delivered to {engine.node}")
         else:
@@ -129,6 +141,7 @@ class RaftCore:
         A number must be used only once, also across restarts: begin at a random one. Otherwise a
         late answer to an old read could be taken for one to a new read.
         """
+        self._engine.role.wake()
         self._engine.role.read(context)
 
     def transfer(self, to: str) -> None:
@@ -141,10 +154,12 @@ class RaftCore:
         It cannot write, or cannot read an entry that it must apply.
         """
         if isinstance(self._engine.role, Leader):
+            self._engine.role.wake()
             self._engine.role.hand_over()
 
     def _leader(self, error: type[Dropped]) -> Leader:
         role = self._engine.role
+        role.wake()
         if isinstance(role, Leader):
             return role
         raise error(DropReason.NOT_LEADER if role.leader else DropReason.NO_LEADER, role.leader)
@@ -217,6 +232,11 @@ class RaftCore:
     def leader(self) -> str:
         """The leader of this term; empty if it is not known."""
         return self._engine.role.leader
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it needs no ticks until something happens."""
+        return self._engine.role.asleep
 
     @property
     def may_vote(self) -> bool:

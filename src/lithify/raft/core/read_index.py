@@ -51,6 +51,11 @@ class ReadQueue:
         self._early.clear()
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no read is open."""
+        return not (self._new or self._sent or self._early)
+
+    @property
     def has_new(self) -> bool:
         """Whether a new round is needed."""
         return bool(self._new)

@@ -27,6 +27,8 @@ class RoleState:
 
     kind: Role
     leader: str = NOBODY
+    asleep: bool = False
+    """Whether it sends nothing and needs no ticks until it is woken."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -38,6 +40,15 @@ class RoleState:
     def has_live_leader(self) -> bool:
         """Whether a message of a leader was received within an election timeout."""
         return bool(self.leader) and self.elapsed < self.engine.settings.election_ticks
+
+    def wake(self) -> None:
+        """Something happens in the group."""
+
+    def peer_changed(self, peer: str) -> None:
+        """The driver knows another epoch of a node, or none."""
+
+    def check_sleep(self) -> None:
+        """Find out whether the others still sleep."""
 
     def rest(self) -> None:
         """Restart the election timeout: this member has just voted for another."""

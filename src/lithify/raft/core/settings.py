@@ -28,6 +28,10 @@ def _nothing() -> bytes:
     return b""
 
 
+def _unknown(_: str) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     """Settings of one member of one group.
@@ -43,6 +47,10 @@ class CoreSettings:
     directory is not the one that the others know must not: it has lost its votes."""
     founding: Callable[[], bytes] = _nothing
     """Payload of the first entry of the log, if this member writes it."""
+    epoch_of: Callable[[str], int] = _unknown
+    """The epoch of the process on a node, this one included; 0 if it was not heard lately."""
+    sleep_ticks: int = 30
+    """Ticks without work after which a leader has its group sleep; 0: never."""
     heartbeat_ticks: int = 1
     election_ticks: int = 10
     """Silence after which a leader counts as failed. Each timeout is a new random value between
@@ -59,6 +67,7 @@ class CoreSettings:
 
     def __post_init__(self) -> None:
         check_name(self.node)
+        check_range("sleep_ticks", self.sleep_ticks, 0, 1_000_000)
         check_range("heartbeat_ticks", self.heartbeat_ticks, 1, 1_000_000)
         check_range("election_ticks", self.election_ticks, 2, 1_000_000)
         if self.election_ticks <= self.heartbeat_ticks:

@@ -63,6 +63,11 @@ class Installing(Generic[S]):
         """Has it started, and not finished?"""
         return self._roll_asked
 
+    @property
+    def is_idle(self) -> bool:
+        """Does a tick change nothing?"""
+        return not (self._roll_asked or self._pause_ticks)
+
     def tick(self) -> None:
         """Count one tick."""
         self._pause_ticks = max(0, self._pause_ticks - 1)

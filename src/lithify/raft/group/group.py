@@ -29,7 +29,6 @@ it sends, applies and answers nothing until it is removed. The node and its othe
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lithify.errors import LogClosed
@@ -47,7 +46,6 @@ from lithify.raft.core import (
     ReadDropped,
     Role,
     StorageAppended,
-    Unreachable,
 )
 from lithify.raft.core.values import EntryKind, HardState, SnapshotMeta, entry_bytes
 from lithify.raft.errors import EntryUnreadable
@@ -67,6 +65,7 @@ from lithify.raft.group.removed_members import (
     is_foreign,
     removal_notice,
 )
+from lithify.raft.group.ticked_parts import TickedParts
 from lithify.raft.pending_work import Job, Outgoing
 from lithify.raft.repair.messages import EntriesFound, EntriesWanted
 from lithify.raft.repair.repair import Known, Repair
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
     from lithify.errors import LithifyError
     from lithify.raft.commands import Done, RunDone
     from lithify.raft.core import ConfChange, Config, RaftMessage, Ready, Status
+    from lithify.raft.core.messages import PeerChanged, SleepCheck, Unreachable
     from lithify.raft.entry import Entry
     from lithify.raft.group.reads import Request
     from lithify.raft.group.settings import GroupSettings
@@ -121,19 +121,14 @@ class Group(Generic[S]):
         self._storage = storage
         self._machine = machine
         self._apply_many = apply_many_of(machine)
-        own = storage.groups.get(name) or storage.create(name)
-        self._own = own
-        self._loss = loss = PossibleLoss(storage, own, node)
+        self._own = own = storage.groups.get(name) or storage.create(name)
+        self._loss = PossibleLoss(storage, own, node)
         view = StoredLog(own, settings.members)
         meta = view.snapshot()
         found = None if own.stored is None else own.snapshots.pieces(own.stored)
         state = machine.init() if found is None else machine.load(found)
         self._at = ApplyPosition(meta.index, meta.term, meta.config, state)
-        core_settings = settings.core(node, draw)
-        may_vote = core_settings.may_vote
-        core_settings = replace(
-            core_settings, may_vote=lambda config: not loss and may_vote(config)
-        )
+        core_settings = self._loss.restrict(settings.core(node, draw))
         self.election_ticks = core_settings.election_ticks
         self._core = RaftCore(core_settings, view)
         self._appends = DurableWrites(name, storage.wal, own.log)
@@ -145,19 +140,22 @@ class Group(Generic[S]):
         self._sending = Sending(node, own, settings.sending, draw)
         self._receiving = Receiving(name, node, storage, machine, settings.receive_silence_ticks)
         self._installing = Installing[S](name, storage)
-        clock, limits = settings.clock, storage.limits
         self.compaction = GroupCompaction(
             storage.fs,
             own.directory,
             own.log,
-            limits,
-            clock,
+            storage.limits,
+            settings.clock,
             settings.compaction,
             storage.latencies,
         )
         self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.request)
         self._moving = LiveEntryRewrites(machine, own.log, self._proposals.add, settings.rewriting)
+        self._ticked = TickedParts(
+            *(self._sending, self._receiving, self._installing),
+            *(self._snapshots, self._repair, self._moving, self._effects),
+        )
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
         self._out = Outgoing()
@@ -175,16 +173,18 @@ class Group(Generic[S]):
         self._core.tick()
         self._proposals.tick(leads=self._role is Role.LEADER)
         self._reads.tick(self._leader if self._leader != self.node else "")
-        self._sending.tick()
-        self._receiving.tick()
-        self._installing.tick()
-        self._snapshots.tick()
-        self._repair.tick()
-        self._moving.tick()
-        self._effects.tick()
+        self._ticked.tick()
         if self._role is Role.LEADER:
             for command in self._effects.due():
                 self._proposals.add([command], _ignore_result)
+
+    @property
+    def needs_ticks(self) -> bool:
+        """Would a tick do something? If not, none would before the next event."""
+        if self.stopped is not None or not self._core.asleep:
+            return True
+        parts = (self._proposals, self._reads, self.compaction, self._ticked)
+        return not all(part.is_idle for part in parts)
 
     def receive(self, message: RaftMessage) -> None:
         """Process a message of another member."""
@@ -215,10 +215,10 @@ class Group(Generic[S]):
         self._moving.stop()
         self.close(None)
 
-    def unreachable(self, peer: str) -> None:
-        """Messages to a peer were lost."""
+    def report(self, what: Unreachable | PeerChanged | SleepCheck) -> None:
+        """Report to the core what is known about other nodes."""
         if self.stopped is None:
-            self._core.step(Unreachable(peer))
+            self._core.step(what)
 
     def save_commit(self) -> None:
         """Queue the commit index for the disk: a start without the others knows it then."""

@@ -36,6 +36,11 @@ class MachineEffects:
         """By name: the tick at which it expires, and the command to propose then."""
         self._sends: list[Send] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """Does no timer run?"""
+        return not self._timers
+
     def tick(self) -> None:
         """Count one tick."""
         self._ticks += 1

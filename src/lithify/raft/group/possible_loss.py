@@ -11,6 +11,7 @@ Called in the group's thread.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.logger import get_logger
@@ -19,6 +20,7 @@ from lithify.raft.pending_work import Job
 from lithify.raft.storage.file_names import group_of
 
 if TYPE_CHECKING:
+    from lithify.raft.core import CoreSettings
     from lithify.raft.storage.storage import GroupStorage, RaftStorage
 
 __all__ = ["PossibleLoss"]
@@ -41,6 +43,11 @@ class PossibleLoss:
     def __bool__(self) -> bool:
         """May entries be missing?"""
         return self._own.doubt_term is not None
+
+    def restrict(self, settings: CoreSettings) -> CoreSettings:
+        """The settings of the core of a member that does not vote meanwhile."""
+        may_vote = settings.may_vote
+        return replace(settings, may_vote=lambda config: not self and may_vote(config))
 
     def end(self, applied_term: int) -> Job | None:
         """Allow votes again, if an applied entry proves that no committed one is missing.

@@ -154,6 +154,11 @@ class Proposals:
         if self._unseated_ticks > self._patience_ticks:
             self._doubt(2**63)
 
+    @property
+    def is_idle(self) -> bool:
+        """Does no proposal wait?"""
+        return not (self._new or self._changes or self._waiting or self._cut)
+
     def refuse_new(self, error: LithifyError) -> None:
         """Answer all queued requests with an error."""
         new, self._new = self._new, []

@@ -80,6 +80,11 @@ class Reads:
             reason = DropReason.NOT_LEADER if leader else DropReason.BEHIND
             _answer(late, ReadDropped(reason, leader))
 
+    @property
+    def is_idle(self) -> bool:
+        """Does no read wait?"""
+        return not (self._new or self._asked or self._due)
+
     def submit(self, core: RaftCore) -> None:
         """Ask the core about all queued reads."""
         if not self._new:

@@ -52,6 +52,7 @@ from lithify.raft.core.messages import (
     Commit,
     Heartbeat,
     RaftMessage,
+    Sleep,
     VoteRequest,
 )
 from lithify.raft.core.ready import Role
@@ -154,7 +155,8 @@ def is_foreign(message: RaftMessage, configs: Sequence[Config], leader: str, ter
 
     `configs` are those that may be in force, `leader` is the known leader of `term`.
     """
-    speaks_as_leader = isinstance(message, AppendRequest | Commit | Heartbeat | SnapshotOffer)
+    leads = AppendRequest | Commit | Heartbeat | Sleep | SnapshotOffer
+    speaks_as_leader = isinstance(message, leads)
     if not speaks_as_leader and not isinstance(message, MemberRemoved):
         return False
     if all(config.electorate == {message.to} for config in configs):

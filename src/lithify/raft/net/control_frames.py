@@ -21,6 +21,7 @@ __all__ = [
     "HEARS_COMMITS",
     "INTRODUCES",
     "SHOWS_STARTS",
+    "WATCHES_NODES",
     "WIRE_VERSION",
     "Challenge",
     "ClientEvent",
@@ -31,6 +32,7 @@ __all__ = [
     "Credentials",
     "Hello",
     "Introduction",
+    "NodeAlive",
     "Proof",
     "Welcome",
 ]
@@ -43,6 +45,8 @@ SHOWS_STARTS = 3
 """Nodes also show their starts and the cluster's id."""
 HEARS_COMMITS = 4
 """A leader sends `Commit`."""
+WATCHES_NODES = 5
+"""Nodes send `NodeAlive`. Only those that do get messages about sleep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,14 @@ class Credentials:
     """As JSON: `recognition.Starts`."""
     met_starts: str
     """As JSON: the newest start of each other node, including the receiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAlive:
+    """Sent by a node at each tick."""
+
+    epoch: int
+    """Drawn by its process."""
 
 
 class ClientRequest(NamedTuple):

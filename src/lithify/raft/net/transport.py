@@ -46,11 +46,13 @@ from lithify.raft.net.cluster_secret import ClusterSecretRefused
 from lithify.raft.net.control_frames import (
     HEARS_COMMITS,
     SHOWS_STARTS,
+    WATCHES_NODES,
     WIRE_VERSION,
     ClientRequests,
     Credentials,
     Hello,
     Introduction,
+    NodeAlive,
     Welcome,
 )
 from lithify.raft.net.handshake import (
@@ -113,6 +115,9 @@ def _ignore_none() -> None: ...
 def _ignore_two(_: str, __: str) -> None: ...
 
 
+def _ignore_epoch(_: str, __: int) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Handlers:
     """The callbacks of a transport."""
@@ -133,6 +138,8 @@ class Handlers:
     """A peer refuses this node's directory, with a reason."""
     outdated: Callable[[], None] = _ignore_none
     """A peer has recorded a start that this node's directory lacks: it is an older copy."""
+    alive: Callable[[str, int], None] = _ignore_epoch
+    """A peer has sent a `NodeAlive`."""
 
 
 class RaftCannotListen(LithifyError):
@@ -269,6 +276,12 @@ class Transport:
             channel.send(group, message.as_append())
         else:
             channel.send(group, message)
+
+    def send_alive(self, epoch: int) -> None:
+        """Send a `NodeAlive` to all connected nodes."""
+        for link in self.links.values():
+            if link.channel is not None and link.version >= WATCHES_NODES:
+                link.channel.send("", NodeAlive(epoch))
 
     # --- outgoing ---------------------------------------------------------------------------
 
@@ -467,6 +480,8 @@ class Transport:
             if channel.node and isinstance(message, Introduction | Credentials):
                 if not self._introduced(channel, credentials_of(message)):
                     return
+            elif channel.identity is not None and isinstance(message, NodeAlive):
+                self.handlers.alive(channel.node, message.epoch)
             elif channel.node and isinstance(message, RaftMessage):
                 if channel.identity is None:
                     # A node of an earlier version: it shows nothing.
@@ -487,7 +502,7 @@ class Transport:
         try:
             return self._admission.receive(channel, messages, self._refusal)
         except ClusterSecretRefused as error:
-            channel.send("", Welcome(HEARS_COMMITS, self._identity.node, str(error), ""))
+            channel.send("", Welcome(WATCHES_NODES, self._identity.node, str(error), ""))
             # Not raised: it is logged once, not at every attempt.
             channel.close(str(error))
             return None
@@ -496,7 +511,7 @@ class Transport:
         here = self._identity.node
         refusal = self._refusal(hello)
         book = "" if refusal else json.dumps(self.book)
-        channel.send("", Welcome(HEARS_COMMITS, here, refusal, book))
+        channel.send("", Welcome(WATCHES_NODES, here, refusal, book))
         if refusal:
             log.warning("connection refused", peer=channel.peer, reason=refusal)
             channel.close(refusal)

@@ -51,9 +51,12 @@ from lithify.raft.core.messages import (
     RaftMessage,
     ReadReply,
     ReadRequest,
+    Sleep,
+    SleepReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
+    WakeUp,
 )
 from lithify.raft.entry import make_entry
 from lithify.raft.group.removed_members import EndKnown, MemberQuery, MemberRemoved
@@ -67,6 +70,7 @@ from lithify.raft.net.control_frames import (
     Credentials,
     Hello,
     Introduction,
+    NodeAlive,
     Proof,
     Welcome,
 )
@@ -142,6 +146,10 @@ KINDS: tuple[type, ...] = (
     Challenge,
     Proof,
     Commit,
+    NodeAlive,
+    Sleep,
+    SleepReply,
+    WakeUp,
 )
 """All messages; the position of one is its kind, so append new ones."""
 

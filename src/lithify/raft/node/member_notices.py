@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lithify.logger import get_logger
+from lithify.raft.core import PeerChanged
 from lithify.raft.group.removed_members import TELL_TICKS, EndKnown, MemberQuery, MemberRemoved
 from lithify.raft.storage.file_names import group_of, key_of
 
@@ -62,6 +63,10 @@ class MemberNotices:
             notice = None if group is None else group.removal_notice(sender)
             if notice is not None:
                 node.transport.send(key, notice)
+            elif group is not None:
+                # It knows no leader, so it is awake.
+                group.report(PeerChanged(sender))
+                node.mark(group)
 
     def _end_known(self, key: str, peer: str) -> None:
         with suppress(OSError):

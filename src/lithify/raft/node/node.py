@@ -41,7 +41,6 @@ import random
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from lithify.errors import InvalidInput, ProtocolError, WriteFailed
@@ -50,7 +49,7 @@ from lithify.fs.remove_tree import remove_tree
 from lithify.logger import get_logger
 from lithify.raft.backup.node_backups import BACKUPS, Backups
 from lithify.raft.compaction.run_requests import RunRequests
-from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped
+from lithify.raft.core import AppendRequest, Config, Heartbeat, MemberStopped, Unreachable
 from lithify.raft.core.values import HardState
 from lithify.raft.errors import EntryUnreadable, GroupAbsent
 from lithify.raft.group.event_logging import GroupLogLines
@@ -66,6 +65,7 @@ from lithify.raft.node.identity import NodeIdentity
 from lithify.raft.node.identity_saving import IdentitySaving
 from lithify.raft.node.member_notices import MemberNotices
 from lithify.raft.node.node_questions import NodeQuestions
+from lithify.raft.node.node_ticks import NodeTicks
 from lithify.raft.node.process_requests import ProcessRequests
 from lithify.raft.node.work_rounds import WorkRounds
 from lithify.raft.repair.blocked_members import BlockedMembers
@@ -103,8 +103,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RaftNode"]
 
-CHECK_MS = 1000
-"""The interval at which the triggers of compaction are checked."""
 IGNORED_MAX = 256
 """Senders of ignored messages that are logged."""
 
@@ -132,7 +130,7 @@ class RaftNode:
         self.reads_only = False
         """It has no address, and its groups have other members."""
         self._founding = ClusterIdDiscovery(self)
-        self._check_ticks = max(1, CHECK_MS // settings.tick_ms)
+        self._ticks = NodeTicks(self, self._draw)
         try:
             self._storage = RaftStorage(fs, settings.data, settings.storage)
             try:
@@ -236,7 +234,8 @@ class RaftNode:
         made = self.settings.group.core
 
         def core(node: str, draw: Callable[[int], int]) -> CoreSettings:
-            given = replace(made(node, draw), may_vote=recognition.may_vote, events=notices.take)
+            given = self._ticks.sleeping(group_of(key), made(node, draw))
+            given = replace(given, may_vote=recognition.may_vote, events=notices.take)
             return (
                 given
                 if is_drawn(key)
@@ -252,6 +251,7 @@ class RaftNode:
             machine = self._machine_of(group_of(key))
         group = Group(self._storage, files, identity.node, machine, settings, self._draw)
         self.groups[group_of(key)] = group
+        self._ticks.worked(group)
         return group
 
     def _find(self, files: str) -> Group[Any] | None:
@@ -288,6 +288,7 @@ class RaftNode:
                 self._accepted,
                 self._disowned,
                 self._outdated,
+                self._ticks.heard,
             )
             settings, saving = self.settings, IdentitySaving(self.identity)
             self.transport = Transport(
@@ -301,7 +302,7 @@ class RaftNode:
             stack.push_async_callback(self.questions.close)
             self._campaign_alone()
             if not self.reads_only:
-                ticking = asyncio.create_task(self._tick())
+                ticking = asyncio.create_task(self._ticks.run())
                 stack.callback(ticking.cancel)
             ready(self.transport.address)
             stopping = asyncio.create_task(stop.wait())
@@ -328,24 +329,15 @@ class RaftNode:
         self._rounds.stop()
         self._storage.close()
 
-    async def _tick(self) -> None:
-        """Tick; ticks that a stopped process missed are not made up for."""
-        for tick in count(1):
-            await asyncio.sleep(self.settings.tick_ms / 1000)
-            with self.guarded():
-                self.identity.recognition.ticks = tick
-                self._end_probation()
-                if tick % self._check_ticks == 0:
-                    self.runs.observe(self.groups.values())
-                self.notices.tick(tick)
-                for group in self.groups.values():
-                    group.tick()
-                    self.mark(group)
-                    if group.is_lonely:
-                        self.notices.report_lonely(group)
-                self._answering.watching.tick(self.groups.values())
-                self._answering.handovers.tick()
-                self._nurse()
+    def tick(self, tick: int, awake: Iterable[Group[Any]]) -> None:
+        """Tick what is not a group; those that are awake have been ticked."""
+        self.identity.recognition.ticks = tick
+        self._end_probation()
+        self.notices.tick(tick)
+        for group in self._answering.watching.tick(awake, self._find):
+            self.mark(group)
+        self._answering.handovers.tick()
+        self._nurse()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -377,6 +369,7 @@ class RaftNode:
             self._disk.read(job, partial(self._job_done, group, job))
         self._answering.watching.deliver(group, out.sends)
         self.listeners.worked(group)
+        self._ticks.worked(group)
         if out.again:
             self.mark(group)
         if group.ended:
@@ -395,6 +388,7 @@ class RaftNode:
             what = "member stopped; remove it from its group and add it again"
             log.error(what, group=key, reason=str(error))
             self.identity.stop(key, str(error))
+            self._ticks.wake_others()
 
     def _job_done(self, group: Group[Any], job: Job, result: object) -> None:
         if isinstance(result, Exception):
@@ -450,7 +444,7 @@ class RaftNode:
         group = self._find(self.identity.files_of(key))
         if group is not None:
             with self.guarded():
-                group.unreachable(peer)
+                group.report(Unreachable(peer))
             self.mark(group)
 
     def _written(self, events: list[WalEvent]) -> None:
@@ -590,6 +584,9 @@ class RaftNode:
         # A crash from here on leaves files that the next start deletes.
         del self.groups[name]
         self._rounds.forget(name)
+        self._ticks.forget(name)
+        if group.leading_term and not ended:
+            self._ticks.wake_others()
         self._members.pop(files, None)
         self._answering.watching.close_group(group)
         self.listeners.left(group)

@@ -72,6 +72,8 @@ class Watches:
         self._ticks = 0
         self._due: set[str] = set()
         """Groups with names that may not be registered."""
+        self._swept: dict[str, int] = {}
+        """By group: the term of the newest leadership here whose machine was swept."""
 
     def begin(
         self, group: Group[Any], channel: Channel, number: int, body: bytes, done: Done
@@ -108,6 +110,7 @@ class Watches:
 
     def close_group(self, group: Group[Any]) -> None:
         """A group was removed from this node."""
+        self._swept.pop(group.name, None)
         for watch in list(self._groups.get(group.name, {}).values()):
             self._end(watch, _not_leader(group))
 
@@ -128,13 +131,24 @@ class Watches:
             if watch.term not in (0, group.leading_term):
                 self._end(watch, _not_leader(group))
 
-    def tick(self, groups: Iterable[Group[Any]]) -> None:
-        """Count one tick."""
+    def tick(
+        self, awake: Iterable[Group[Any]], find: Callable[[str], Group[Any] | None]
+    ) -> list[Group[Any]]:
+        """Count one tick; returns the groups that may have something to do."""
         self._ticks += 1
         due, self._due = self._due, set()
-        for group in groups:
-            if group.leading_term and (group.name in due or self._ticks % SWEEP_TICKS == 0):
-                group.dismiss_but(self._groups.get(group.name, {}))
+        swept = [group for group in map(find, due) if group is not None]
+        swept += (group for group in awake if group.leading_term and self._is_due(group))
+        for group in swept:
+            group.dismiss_but(self._groups.get(group.name, {}))
+        return swept
+
+    def _is_due(self, group: Group[Any]) -> bool:
+        if self._swept.get(group.name) != group.leading_term and group.may_note:
+            # It has all names of earlier leaders, and may sleep soon.
+            self._swept[group.name] = group.leading_term
+            return True
+        return self._ticks % SWEEP_TICKS == 0
 
     def _end(self, watch: _Watch, why: LithifyError) -> None:
         self._forget(watch)

@@ -133,6 +133,11 @@ class Repair:
         self._pause_ticks = max(0, self._pause_ticks - 1)
         self._asked_ticks = max(0, self._asked_ticks - 1)
 
+    @property
+    def is_idle(self) -> bool:
+        """Is there nothing to repair?"""
+        return not (self.damages.open or self._out)
+
     def take(self) -> tuple[list[RaftMessage], list[Job]]:
         """(messages to be sent, jobs of a reader)."""
         out, self._out = self._out, []

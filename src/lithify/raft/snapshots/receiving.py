@@ -222,6 +222,11 @@ class Receiving(Generic[S]):
         self._install = None
         self._end(TransferState.DONE)
 
+    @property
+    def is_idle(self) -> bool:
+        """Is no snapshot received?"""
+        return self._offer is None and self._job is None
+
     # --- aborting ---------------------------------------------------------------------------
 
     def tick(self) -> None:

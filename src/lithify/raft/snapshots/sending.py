@@ -181,6 +181,11 @@ class Sending:
     def __bool__(self) -> bool:
         return bool(self._senders)
 
+    @property
+    def is_idle(self) -> bool:
+        """Is there no transfer, in progress or delayed?"""
+        return not (self._senders or self._waiting)
+
     def begin(self, request: SendSnapshot) -> None:
         """Send the newest snapshot to a member, as the core has requested."""
         failures = self._failures.get(request.peer, 0)

@@ -134,6 +134,12 @@ class SnapshotTaking(Generic[S]):
         else:
             self._release = index
 
+    @property
+    def is_idle(self) -> bool:
+        """Is no snapshot due, now or after some ticks?"""
+        wanted = self._wanted or self._checkpoint_wanted or self._tidy_wanted
+        return not (wanted or self._pause_ticks or self._release is not None)
+
     def tick(self) -> None:
         """Count one tick."""
         self._pause_ticks = max(0, self._pause_ticks - 1)

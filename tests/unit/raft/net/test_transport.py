@@ -22,6 +22,7 @@ from lithify.raft.net.channel import UnsentChannels
 from lithify.raft.net.client_operations import Address
 from lithify.raft.net.control_frames import (
     HEARS_COMMITS,
+    WATCHES_NODES,
     WIRE_VERSION,
     ClientRequest,
     ClientResponse,
@@ -131,7 +132,7 @@ def test_refused_nodes_get_the_reason(changed: dict[str, Any], refusal: str) -> 
         a = Node("a")
         async with running(a):
             reader, writer = await greeted(a, **changed)
-            welcome = Welcome(HEARS_COMMITS, "a", refusal, "")
+            welcome = Welcome(WATCHES_NODES, "a", refusal, "")
             assert await frames(reader) == ([[("", welcome)]], True)
             await closed(writer)
 
