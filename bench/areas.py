@@ -16,6 +16,7 @@ from bench import (
     catalog_snapshot,
     compaction,
     foundation,
+    idle_groups,
     metastore,
     node_start,
     raft,
@@ -55,7 +56,7 @@ AREAS = (
     Area("reading", "Compacted reads", (reading,)),
     Area("blobs", "Blobs", (blobs, blobs_http)),
     Area("raft-storage", "Raft storage", (raft_storage,)),
-    Area("raft", "Raft nodes", (raft,)),
+    Area("raft", "Raft nodes", (raft, idle_groups)),
     Area("metastore", "Metastore", (metastore,)),
     Area("catalog", "Catalog and start of a node", (catalog, catalog_snapshot, node_start)),
 )

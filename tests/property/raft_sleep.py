@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lithify.fs import MemoryFileSystem
-    from lithify.raft.core.raft_core import RaftCore
+    from lithify.raft.core import Status
     from lithify.raft.group.settings import GroupSettings
     from tests.property.raft_member import Member
 
@@ -114,15 +114,14 @@ class Sleeping(World):
         group = member.groups[GROUP]
         self.ticks[member.name].worked(GROUP, group)
         assert group.stopped is None, f"{member.name} stopped: {group.stopped}"
-        core = core_of(member)
-        if core.asleep and member.leads(GROUP):
+        status = group.status()
+        if status.asleep and member.leads(GROUP):
             self.counts["asleep"] += 1
-            self.check_leader(core)
+            self.check_leader(status)
 
-    def check_leader(self, core: RaftCore) -> None:
-        status = core.status()
+    def check_leader(self, status: Status) -> None:
         for name in status.config.members & self.members.keys():
-            other = core_of(self.members[name]).status()
+            other = self.members[name].groups[GROUP].status()
             # One of another term has left it, and may be another member of this name by now.
             has_all = other.last_index >= status.last_index or other.term != status.term
             assert has_all, f"{status.node} sleeps, and {name} has not everything"
@@ -160,8 +159,7 @@ class Sleeping(World):
             self.heal_round()
             if number % 10 == 9:
                 self.ask_for_lonely()
-        lines = [str(core_of(each).status()) for each in self.members.values()]
-        lines += [f"{each.name} sleeps" for each in self.members.values() if core_of(each).asleep]
+        lines = [str(each.groups[GROUP].status()) for each in self.members.values()]
         raise AssertionError(what + "\n" + "\n".join(lines))
 
     def ask_for_lonely(self) -> None:
@@ -191,7 +189,11 @@ class Sleeping(World):
         if name is None:
             return False
         members = self.members[name].groups[GROUP].config.members
-        return all(core_of(each).asleep for each in self.members.values() if each.name in members)
+        return all(
+            each.groups[GROUP].status().asleep
+            for each in self.members.values()
+            if each.name in members
+        )
 
     def is_nobody_stale(self) -> bool:
         name = self.leader_of_all()
@@ -199,12 +201,10 @@ class Sleeping(World):
             return False
         known = self.members[name].groups[GROUP].config.members
         return not any(
-            core_of(each).asleep for each in self.members.values() if each.name not in known
+            each.groups[GROUP].status().asleep
+            for each in self.members.values()
+            if each.name not in known
         )
-
-
-def core_of(member: Member) -> RaftCore:
-    return member.groups[GROUP]._core
 
 
 def simulate(seed: int, steps: int = 1500) -> Sleeping:

@@ -24,6 +24,8 @@ and the new file if the change was intended. Lines that begin with `#` are kept.
 | `drop [from=n1] [to=n2] [kind=vote] [N]` | loses them |
 | `partition n1 n2 / n3`, `heal` | loses all messages between the sides, from here on |
 | `stabilize [n1…] [quietly]` | does all work, until none is left; quietly, without output |
+| `processes n1=1 n2=0 [at=n3]` | what a node knows of the processes of others; 0: silent |
+| `check-sleep n1…` | time has passed for members that sleep |
 | `compact n1 5`, `send-snapshot n1 n2`, `report n1 n2 ok` | snapshots |
 | `crash n1`, `restart n1` | loses what was not written |
 | `status [n1…]`, `members n1`, `raft-log n1`, `state n1` | shows |
@@ -38,7 +40,13 @@ from typing import TYPE_CHECKING, Any
 from lithify.errors import InvalidInput
 from lithify.raft.core.configuration import ConfChange, Config
 from lithify.raft.core.errors import RaftError
-from lithify.raft.core.messages import SnapshotStatus, Unreachable, describe_entries
+from lithify.raft.core.messages import (
+    PeerChanged,
+    SleepCheck,
+    SnapshotStatus,
+    Unreachable,
+    describe_entries,
+)
 from lithify.raft.core.settings import CoreSettings
 from lithify.testing.raft_simulation import Actor, Stage
 
@@ -80,6 +88,8 @@ class Story:
         self._dead: dict[str, Actor] = {}
         self._waits: dict[str, int] = {}
         self._sides: list[set[str]] = []
+        self._epochs: dict[str, dict[str, int]] = {}
+        """By member: the epochs of the nodes that it has heard."""
         self._shown: list[str] = []
 
     def do(self, command: str) -> list[str]:
@@ -122,7 +132,14 @@ class Story:
         config = Config(frozenset(names), learners=frozenset(learners))
         limits: dict[str, Any] = {name: int(value) for name, value in options.items()}
         for name in [*names, *learners, *joining]:
-            settings = CoreSettings(name, self._draw(name), self._event, **limits)
+            epoch_of = self._epochs.setdefault(name, {}).get
+            settings = CoreSettings(
+                name,
+                self._draw(name),
+                self._event,
+                epoch_of=lambda node, known=epoch_of: known(node, 0),  # type: ignore[misc]
+                **limits,
+            )
             self._stage.add(settings, Config() if name in joining else config)
 
     def _draw(self, name: str) -> Callable[[int], int]:
@@ -141,6 +158,23 @@ class Story:
         for name in words:
             self._stage.restart(self._dead.pop(name))
             self._show(self._actor(name).core.status())
+
+    # Sleep.
+
+    def _do_processes(self, words: list[str]) -> None:
+        options = dict(word.split("=") for word in words)
+        places = [options.pop("at")] if "at" in options else list(self._epochs)
+        for place in places:
+            known = self._epochs[place]
+            news = {name: int(epoch) for name, epoch in options.items()}
+            changed = [name for name, epoch in news.items() if known.get(name) not in (None, epoch)]
+            known |= news
+            for peer in changed if place in self._stage.actors else ():
+                self._actor(place).core.step(PeerChanged(peer))
+
+    def _do_check_sleep(self, words: list[str]) -> None:
+        for name in self._names(words):
+            self._actor(name).core.step(SleepCheck())
 
     # Requests.
 

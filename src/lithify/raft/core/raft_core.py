@@ -63,13 +63,15 @@ class Status:
     config_index: int
     progress: dict[str, str]
     """On the leader, one line per peer."""
+    asleep: bool
 
     def __str__(self) -> str:
         who = f"{self.node} {self.role} term {self.term}"
         vote = f" vote {self.vote}" if self.vote else ""
         leader = f" leader {self.leader}" if self.leader else ""
         log = f"log {self.last_index}/{self.last_term} stable {self.stable}"
-        return f"{who}{vote}{leader} {log} commit {self.commit} applied {self.applied}"
+        asleep = " asleep" if self.asleep else ""
+        return f"{who}{vote}{leader} {log} commit {self.commit} applied {self.applied}{asleep}"
 
 
 class RaftCore:
@@ -280,4 +282,5 @@ class RaftCore:
             engine.members.config,
             engine.members.index,
             {peer: str(progress) for peer, progress in sorted(peers.items())},
+            role.asleep,
         )

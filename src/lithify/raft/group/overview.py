@@ -37,6 +37,7 @@ def place_overview(status: Status) -> dict[str, Any]:
         "durable_index": status.stable,
         "commit_index": status.commit,
         "peers": status.progress,
+        "asleep": status.asleep,
     }
 
 
