@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lithify.raft.core import CoreSettings, PeerChanged
+from lithify.raft.core.quorum import has_quorum
 from lithify.raft.group.removed_members import MemberQuery
 from lithify.raft.node.group_ticks import GroupTicks
 from lithify.raft.node.peer_liveness import PeerLiveness
@@ -142,11 +143,13 @@ class Sleeping(World):
         for _ in range(2):
             name = self.leader_of_all()
             assert name is not None
+            configs = self.members[name].groups[GROUP].open_configs
             self.end(self.members[name])
-            for _ in range(self.random.choice((0, 1, 20))):
-                self.heal_round()
+            others = self.members.keys()
+            if self.random.random() < 0.7 and all(has_quorum(each, others) for each in configs):
+                self.until(self.has_leader, NOTICE_ROUNDS, f"no leader after {name}")
             self.restart()
-            self.until(self.has_leader, NOTICE_ROUNDS, f"no leader after {name}")
+            self.until(self.has_leader, NOTICE_ROUNDS, f"no leader with {name}")
             self.until(self.is_asleep, SLEEP_ROUNDS, "no sleep again")
         self.until(self.is_nobody_stale, STALE_ROUNDS, "a stale sleeper")
         super().heal()
