@@ -63,7 +63,7 @@ class Status:
     config_index: int
     progress: dict[str, str]
     """On the leader, one line per peer."""
-    asleep: bool
+    asleep: bool = False
 
     def __str__(self) -> str:
         who = f"{self.node} {self.role} term {self.term}"
