@@ -10,8 +10,8 @@
 3. A group without an assignment is dropped by its leader: it was created for one that had gone.
 
 Requests to a partition go to its group, on whatever node that is. Each node removes what no read
-above the floor can see, as it does for the metastore (`metastore/maintenance.py`). Of an idle group
-only the floor is compared now and then.
+above the floor can see, as it does for the metastore (`metastore/maintenance.py`), in groups that
+have applied something.
 
 One event loop, that of the Raft node.
 """
@@ -74,6 +74,8 @@ class PartitionHosting:
         self._busy: set[Partition] = set()
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._maintained: dict[Partition, MetastoreMaintenance] = {}
+        self._applied: set[str] = set()
+        """Groups that have applied something, or have more to be removed."""
 
     # --- partitions -------------------------------------------------------------------------
 
@@ -219,18 +221,22 @@ class PartitionHosting:
 
     async def maintain(self) -> None:
         """Remove what no read can see, until cancelled."""
+        self._applied.update(self._node.groups)
+        self._node.listeners.on_applied(self._applied.add)
         while True:
-            hosted = self.hosted()
-            for gone in self._maintained.keys() - hosted.keys():
-                del self._maintained[gone]
-            for partition, store in hosted.items():
-                if self._is_unpurged(partition):
-                    await self._maintain(partition, store)
+            applied = list(self._applied)
+            self._applied.clear()
+            for name in applied:
+                partition, group = parse_group(name), self._node.groups.get(name)
+                if partition is None:
+                    continue
+                if group is None:
+                    self._maintained.pop(partition, None)
+                elif group.state.purged_floor < group.state.floor:
+                    await self._maintain(partition, self.store(partition))
+                    # A reader may hold it back.
+                    self._applied.add(name)
             await asyncio.sleep(MAINTAIN_S)
-
-    def _is_unpurged(self, partition: Partition) -> bool:
-        group = self._node.groups.get(group_name(partition))
-        return group is not None and bool(group.state.purged_floor < group.state.floor)
 
     async def _maintain(self, partition: Partition, store: LocalMetastore) -> None:
         work = self._maintained.get(partition)
