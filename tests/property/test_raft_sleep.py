@@ -40,7 +40,7 @@ def simulate_some(seeds: int = 20) -> None:
         simulate(seed)
 
 
-def test_a_leader_that_does_not_look_at_its_members_is_detected(
+def test_a_leader_that_ignores_the_logs_of_its_members_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It sends those to sleep that lack entries."""

@@ -12,7 +12,7 @@ def watching(silence_ticks: int = 3) -> PeerLiveness:
     return PeerLiveness("n1", lambda _: next(drawn), silence_ticks)
 
 
-def test_a_node_that_was_never_heard_has_no_epoch() -> None:
+def test_an_unknown_node_has_no_epoch() -> None:
     liveness = watching()
     assert liveness.epoch_of("n2") == 0
     assert liveness.epoch_of("n1") == 101
