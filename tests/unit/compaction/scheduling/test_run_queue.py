@@ -163,6 +163,21 @@ def test_one_run_per_disk_and_disks_in_parallel(bench: Bench) -> None:
     second.ended.wait()
 
 
+def test_a_log_of_which_nothing_has_changed_keeps_its_observation(bench: Bench) -> None:
+    one, two = bench.log("one"), bench.log("two", "sdb")
+    one.observation = Observation(period_ms=1000)
+    bench.look()
+    bench.clock.advance(2)
+    assert bench.queue.observe("store", [two], unchanged=["one"]) == []
+    one.began.wait()
+    # Its own observation is refused meanwhile, and is to be repeated.
+    assert bench.queue.observe("store", [one, two]) == [one]
+    one.let_go.set()
+    one.ended.wait()
+    bench.settled(one)
+    assert bench.queue.observe("store", [one, two]) == []
+
+
 def test_requests_come_first_then_triggers_by_priority(bench: Bench) -> None:
     running = bench.asked("running")
     running.began.wait()

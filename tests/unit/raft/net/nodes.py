@@ -46,6 +46,7 @@ class Node:
         self.heard: list[tuple[str, RaftMessage]] = []
         self.unreachable: list[tuple[str, str]] = []
         self.outdated = 0
+        self.alive: list[tuple[str, int]] = []
         fs = self.fs = fs or MemoryFileSystem()
         fs.mkdir("d")
         self.identity = NodeIdentity(fs, "d", name, cluster)
@@ -55,6 +56,7 @@ class Node:
             lambda group, peer: self.unreachable.append((group, peer)),
             lambda channel: None,
             outdated=self.count_outdated,
+            alive=lambda peer, epoch: self.alive.append((peer, epoch)),
         )
         self.saving = IdentitySaving(self.identity)
         self.transport = Transport(self.identity, self.saving, handlers, tls, secret)
