@@ -481,25 +481,6 @@ def test_a_node_of_an_earlier_version_gets_a_commit_as_an_append(
     asyncio.run(story())
 
 
-def test_a_node_tells_all_others_of_its_version_that_it_is_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def story() -> None:
-        a, b, c = Node("a"), Node("b"), Node("c")
-        async with running(a, b, c):
-            a.transport.learn({"b": b.at, "c": c.at})
-            await until(lambda: is_connected(a, ["b", "c"]))
-            a.transport.send_alive(7)
-            await until(lambda: b.alive == c.alive == [("a", 7)])
-            monkeypatch.setattr(PeerLink, "version", WATCHES_NODES - 1)
-            a.transport.send_alive(8)
-            a.transport.send("g", beat("a", "b"))
-            await until(lambda: bool(b.heard))
-            assert b.alive == [("a", 7)]
-
-    asyncio.run(story())
-
-
 def test_the_messages_of_one_event_are_sent_together_and_to_nodes_first() -> None:
     class Sent:
         def __init__(self, node: str) -> None:
