@@ -152,10 +152,8 @@ class Group(Generic[S]):
         self._compacting: Job | None = None
         self._repair = Repair(node, storage, own, self._snapshots.request)
         self._moving = LiveEntryRewrites(machine, own.log, self._proposals.add, settings.rewriting)
-        self._ticked = TickedParts(
-            *(self._sending, self._receiving, self._installing),
-            *(self._snapshots, self._repair, self._moving, self._effects),
-        )
+        transfers = (self._sending, self._receiving, self._installing, self._snapshots)
+        self._ticked = TickedParts(*transfers, self._repair, self._moving, self._effects)
         self._role, self._term, self._leader = Role.FOLLOWER, self._core.term, ""
         self._lonely_ticks = 0
         self._out = Outgoing()
