@@ -109,6 +109,15 @@ def test_a_node_alone_writes_its_addresses_only_when_they_change(
     assert registered("pulsar://two:6650") > first
 
 
+def logged_waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What starts log from now on about what they wait for."""
+    said: list[str] = []
+    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
+    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
+    monkeypatch.setattr("lithify.node.cluster.log", log)
+    return said
+
+
 class Three:
     """Three clusters in this process, as three processes would have them."""
 
@@ -207,10 +216,7 @@ def test_the_directory_of_a_member_is_read_without_the_others(
 def test_a_start_without_a_quorum_waits_and_can_be_interrupted(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
-    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
-    monkeypatch.setattr("lithify.node.cluster.log", log)
+    said = logged_waits(monkeypatch)
     three = Three(tmp_path, stack)
     alone = three.new("n1")
     ended: list[BaseException] = []
@@ -277,10 +283,7 @@ def test_a_catalog_that_cannot_be_followed_stops_the_node(tmp_path: Path, stack:
 def test_requests_of_a_start_wait_for_a_quorum(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
-    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
-    monkeypatch.setattr("lithify.node.cluster.log", log)
+    said = logged_waits(monkeypatch)
     monkeypatch.setattr(ProcessRequests.ask, "__defaults__", (0.5,))
     defaults = RaftClient.__init__.__kwdefaults__
     assert defaults is not None
@@ -330,10 +333,7 @@ def test_a_node_that_has_left_does_not_end_at_the_next_change(
 def test_a_node_that_was_not_added_waits_for_it(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.05)
-    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
-    monkeypatch.setattr("lithify.node.cluster.log", log)
+    said = logged_waits(monkeypatch)
     three = Three(tmp_path, stack)
     nodes = {name: three.new(name) for name in three.ports}
     three.start(*nodes.values())

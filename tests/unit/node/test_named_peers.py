@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from lithify.exit_codes import CONFLICT
 from lithify.node.named_peers import PeerOfAnotherCluster
 from tests.patience import PROCESS_S_MAX
 from tests.ports import free_port
-from tests.unit.node.test_cluster import cluster_at, create, until
+from tests.unit.node.test_cluster import cluster_at, create, logged_waits, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,15 +65,12 @@ def test_a_peer_that_has_left_does_not_keep_a_node_from_starting(
 def test_a_new_node_beside_a_cluster_names_the_command_that_adds_it(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    log = SimpleNamespace(info=lambda what, waits_for: said.append(waits_for))
     ports = {name: free_port() for name in ("n1", "n2")}
     first = cluster_at(tmp_path / "n1", node="n1", cluster_port=ports["n1"])
     stack.callback(first.close)
     first.start()
     first.opened()
-    monkeypatch.setattr("lithify.node.cluster.SAY_S", 0.1)
-    monkeypatch.setattr("lithify.node.cluster.log", log)
+    said = logged_waits(monkeypatch)
     at = f"127.0.0.1:{ports['n2']}"
     peers = (f"n1=127.0.0.1:{ports['n1']}",)
     second = cluster_at(tmp_path / "n2", node="n2", cluster_port=ports["n2"], peers=peers)
